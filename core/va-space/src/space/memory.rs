@@ -35,8 +35,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// It does not include the records of policies that find busy areas by trees, such as `Linux69`. A request that may
     /// block allocates those with no lock held, and one that may not under the lock of a tree.
     ///
-    /// The first request of an alignment that needs a row still asks the machine for its memory, under `free`. If that
-    /// fails, it searches longer, and the next call of this allocates the memory.
+    /// A request that may not block and is the first to need the row of its alignment still asks the machine for the
+    /// memory under `free`. If that fails, it searches longer, and the next call of this allocates the memory.
     ///
     /// # Errors
     /// [`AllocError::NoMeta`] if the machine has none, or if there are not as many pages. Memory that the index already

@@ -1,8 +1,7 @@
 //! Allocations: the lowest fit and the highest, each whole or as far as one step of its row goes.
 
-use super::key::fits;
 use super::path::Path;
-use super::search::{Found, Search};
+use super::search::{Found, Search, Wanted};
 use super::{BTree, Key};
 use crate::{Fit, FreeIndex};
 use va_base::{AllocError, Platform, Request, Va};
@@ -17,27 +16,17 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         Ok(self.va(found.at))
     }
 
-    /// Allocates the lowest fit. `None` if more than `nodes` nodes lack the row that it needs: so many have it then.
-    #[inline(always)]
-    pub(super) fn try_alloc(&mut self, request: &Request, nodes: usize) -> Result<Option<Va>, AllocError> {
-        let wanted = self.wanted(request);
-        // Nothing in the tree is large enough: a young space, or a large request. Then it is the top hole or nothing.
-        if wanted.size > self.longest
-            && let at = self.top_start
-            && self.first_at(at, &wanted) == at
-        {
-            if !fits::<K>(at, wanted.size, wanted.high.min(self.top_end())) {
-                return Err(self.no_space(request));
-            }
-            self.reserve_holes(self.ledger.bound_after_take())?;
-            self.cut_top_edge(wanted.size);
-            self.check();
-            return Ok(Some(self.va(at)));
-        }
+    /// Allocates the lowest fit of a request whose class is not whole. `None` after one step of its row, if it needs more.
+    #[cold]
+    pub(super) fn alloc_in_step(
+        &mut self,
+        wanted: &Wanted,
+        request: &Request,
+    ) -> Result<Option<Va>, AllocError> {
         let mut path = Path::new();
-        let mut search = self.find_lowest(&wanted, &mut path);
+        let mut search = self.find_lowest(wanted, &mut path);
         if let Search::NeedsRow = search {
-            search = self.find_in_steps(&wanted, &mut path, nodes);
+            search = self.find_in_steps(wanted, &mut path, Self::STEP_NODES);
         }
         match search {
             Search::Found(found) => self.take_found(&found, &mut path, wanted.size).map(Some),
@@ -46,7 +35,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         }
     }
 
-    /// Does the same for the highest fit.
+    /// Allocates the highest fit. `None` if more than `nodes` nodes lack the row that it needs: so many have it then.
     pub(super) fn try_alloc_highest(
         &mut self,
         request: &Request,

@@ -321,7 +321,10 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn raised_rows(&mut self, path: &Path, end: K, size: K) {
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let mut raised = Classes::NONE;
-        for class in inner.built(self.row_epoch).each() {
+        // The usual case is told once: every node has all rows.
+        let whole = self.row_classes == self.whole_classes;
+        let classes = if whole { self.row_classes } else { inner.built(self.row_epoch) };
+        for class in classes.each() {
             let usable = rows::usable(end, size, class);
             if usable == K::ZERO {
                 // Nor is it for any larger alignment.
@@ -334,14 +337,14 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             }
         }
         for class in raised.each() {
-            self.raised_row(path, class, rows::usable(end, size, class));
+            self.raised_row(path, class, rows::usable(end, size, class), whole);
         }
     }
 
     /// Raises the row of a class from the second level on.
-    fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
+    fn raised_row(&mut self, path: &Path, class: usize, usable: K, whole: bool) {
         for level in 2..self.height + 1 {
-            if !self.built(path.node(level)).has(class) {
+            if !whole && !self.built(path.node(level)).has(class) {
                 // Nor has any node above it.
                 return;
             }
@@ -369,7 +372,9 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let leaf = self.leaves.get(path.node(0));
         let mut lowered = Classes::NONE;
-        for class in inner.built(self.row_epoch).each() {
+        let whole = self.row_classes == self.whole_classes;
+        let classes = if whole { self.row_classes } else { inner.built(self.row_epoch) };
+        for class in classes.each() {
             let old = usable(hole, class);
             let rest = usable(rests[0], class).max(usable(rests[1], class));
             if rest == old {
@@ -386,7 +391,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             }
         }
         for class in lowered.each() {
-            self.lowered_row(path, class, usable(hole, class));
+            self.lowered_row(path, class, usable(hole, class), whole);
         }
     }
 
@@ -419,12 +424,12 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     }
 
     /// Does the same as [`lowered_gap`](Self::lowered_gap), for one class and from the second level on.
-    fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
+    fn lowered_row(&mut self, path: &Path, class: usize, old: K, whole: bool) {
         let mut below = self.inners.get(path.node(1)).row[class];
         for level in 2..self.height + 1 {
             let (inner, slot) = (self.inners.get(path.node(level)), path.slot(level));
             let row = inner.row[class];
-            if !inner.built(self.row_epoch).has(class) || self.rows.get(row).0[slot] != old {
+            if !whole && !inner.built(self.row_epoch).has(class) || self.rows.get(row).0[slot] != old {
                 return;
             }
             let max = node::max_of(&self.rows.get(below).0);

@@ -75,6 +75,7 @@ use crate::ledger::Ledger;
 use crate::slab::Slab;
 use crate::{Fit, FreeIndex, IndexMemory, Unit};
 use core::fmt;
+use key::fits;
 use node::{Inner, Leaf};
 use path::Path;
 use rows::{Classes, Row};
@@ -390,16 +391,37 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> FreeIn
     /// alignment has passed: O(n) once, and O(n) each time without memory for the row.
     #[inline]
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
-        loop {
-            if let Some(at) = self.try_alloc(request, usize::MAX)? {
-                return Ok(at);
+        let wanted = self.wanted(request);
+        // Nothing in the tree is large enough: a young space, or a large request. Then it is the top hole or nothing.
+        if wanted.size > self.longest
+            && let at = self.top_start
+            && self.first_at(at, &wanted) == at
+        {
+            if !fits::<K>(at, wanted.size, wanted.high.min(self.top_end())) {
+                return Err(self.no_space(request));
             }
+            self.reserve_holes(self.ledger.bound_after_take())?;
+            self.cut_top_edge(wanted.size);
+            self.check();
+            return Ok(self.va(at));
         }
+        let mut path = Path::new();
+        let mut search = self.find_lowest(&wanted, &mut path);
+        if let Search::NeedsRow = search {
+            search = self.find_in_steps(&wanted, &mut path, usize::MAX);
+        }
+        let Search::Found(found) = search else { return Err(self.no_space(request)) };
+        self.take_found(&found, &mut path, wanted.size)
     }
 
     /// O(log n), and the rows of 64 leaves. O(n) for alignments above 1 GiB, and without memory for the row.
+    #[inline]
     fn alloc_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
-        self.try_alloc(request, Self::STEP_NODES)
+        let wanted = self.wanted(request);
+        if wanted.class().is_some_and(|class| !self.whole_classes.has(class)) && self.height > 1 {
+            return self.alloc_in_step(&wanted, request);
+        }
+        self.alloc(request).map(Some)
     }
 
     /// O(log n), without a row.

@@ -171,10 +171,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let Some((mut leaf_id, mut slot)) = self.first_leaf(wanted, path) else { return Search::Nothing };
         loop {
             self.visit();
-            if let Some(found) = self.fit_in_leaf(leaf_id, slot, wanted, path) {
+            let leaf = self.leaves.get(leaf_id);
+            if let Some(found) = self.fit_in_leaf(leaf, leaf_id, slot, wanted, path) {
                 return Search::Found(found);
             }
-            if self.hole_at(leaf_id, 0).0 >= wanted.high {
+            if (leaf.end[0] - leaf.size[0]).get() >= wanted.high {
                 return Search::Nothing;
             }
             leaf_id = match self.climb(path, wanted) {

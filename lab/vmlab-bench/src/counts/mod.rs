@@ -52,13 +52,19 @@ fn pairs(pairs: usize, mut pair: impl FnMut()) -> Result<()> {
     dump("run", pairs)
 }
 
-/// Counts `times` calls one by one, each with an argument from `prepare`.
-fn each<T>(times: usize, mut prepare: impl FnMut() -> Result<T>, mut call: impl FnMut(T)) -> Result<()> {
+/// Counts `times` calls one by one, each with an argument from `prepare`. The drop of what a call returns is not
+/// counted.
+fn each<T, U>(
+    times: usize,
+    mut prepare: impl FnMut() -> Result<T>,
+    mut call: impl FnMut(T) -> U,
+) -> Result<()> {
     for _ in 0..times {
         let prepared = prepare()?;
         mark::start();
-        call(prepared);
+        let done = call(prepared);
         mark::stop();
+        drop(done);
     }
     dump("alone", times)
 }

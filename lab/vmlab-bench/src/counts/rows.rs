@@ -12,11 +12,13 @@ use crate::{index, space};
 use anyhow::{Context, Result, bail};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use va_base::{PAGE_SIZE, Request, Va, VaRange};
+use va_base::{Align, PAGE_SIZE, Request, Va, VaRange};
 use va_block::Blocks;
 use va_sim::op::Rng;
+use va_sim::platform::HeapPlatform;
 use va_space::VmapSpace;
-use va_space::config::Standard;
+use va_space::config::{Config, Standard};
+use va_tree::{BTreeIndex, FreeIndex};
 use vmalloc::Vmalloc;
 use vmalloc::percpu::{Options, Space, Word};
 use vmlab_machine::{LabMachine, PlainLock};
@@ -41,8 +43,10 @@ pub(super) fn all() -> Vec<Row> {
     }
     rows.push(row("pair/magazine", || with_magazines(2, Pair(2))));
     rows.push(row("pair/pool", || bare(2, Pair(2))));
-    // A size above the limit of pools.
+    // A size that has no list of its own in a pool.
     rows.push(row("pair/index", || bare(2, Pair(300))));
+    // One page above the limit of pools: each free exceeds the lazy threshold, and a slice purges one area.
+    rows.push(row("pair/unpooled", || bare(2, Pair(Standard::POOL_PAGES_MAX + 1))));
     for (at, spec) in patterns::all(2).iter().enumerate() {
         rows.push(row(format!("space/{}", spec.name), move || on_pattern(at)));
     }
@@ -51,7 +55,10 @@ pub(super) fn all() -> Vec<Row> {
     rows.push(row("blocks/lanes-in-turn", on_lanes));
     rows.push(row("blocks/other-cpu", on_another_cpu));
     rows.push(row("free-slice", || bare(SLICE_NODES, FreeSlice)));
-    rows.push(row("purge-1000", || bare(1, Purge)));
+    rows.push(row("purge-1000", || bare(1, Purge(1_000))));
+    rows.push(row("purge-1", || bare(1, Purge(1))));
+    rows.push(row("aligned/first", || on_row(|index, request| index.alloc(request).is_ok())));
+    rows.push(row("aligned/step", || on_row(|index, request| index.alloc_step(request) == Ok(None))));
     rows.push(row("find/start", || with_magazines(128, Find { inside: false })));
     rows.push(row("find/inside", || with_magazines(128, Find { inside: true })));
     for (name, size, align) in [("8", 8, 8), ("16", 16, 16), ("64", 64, 64), ("2048-aligned", 2048, 2048)] {
@@ -191,8 +198,8 @@ impl Visitor for FreeSlice {
     }
 }
 
-/// A full purge of 1,000 lazy areas, no two of which touch.
-struct Purge;
+/// A full purge of so many lazy areas, no two of which touch.
+struct Purge(u64);
 
 impl Visitor for Purge {
     type Out = Result<()>;
@@ -201,7 +208,7 @@ impl Visitor for Purge {
         let mut driver = subject.driver(0);
         // Once to warm up, and once for each measurement: the remaining areas separate the holes.
         let prepare = |driver: &mut S::Driver<'_>| -> Result<()> {
-            let all = areas(driver, 2_000, &Request::pages(1)?)?;
+            let all = areas(driver, 2 * self.0, &Request::pages(1)?)?;
             all.iter().step_by(2).for_each(|&at| driver.free(at));
             Ok(())
         };
@@ -217,6 +224,31 @@ impl Visitor for Purge {
         }
         dump("alone", times)
     }
+}
+
+/// Calls `alloc` with a request aligned to two pages, where 100,000 holes of two pages begin at an odd page, so that only
+/// an alignment row excludes them. Ten steps of the row were built.
+fn on_row(alloc: impl Fn(&mut BTreeIndex<HeapPlatform>, &Request) -> bool) -> Result<()> {
+    const HOLES: u64 = 100_000;
+    let space = VaRange::from_pages(0, 1 << 20).context("a range")?;
+    let request = Request::pages(2)?.aligned(Align::new(2 * PAGE_SIZE).context("an alignment")?);
+    let mut failed = 0;
+    let prepare = || {
+        let mut index = BTreeIndex::new(space, space, HeapPlatform::default())?;
+        index.take(VaRange::from_pages(0, 1).context("a range")?)?;
+        for hole in 0..HOLES {
+            index.take(VaRange::from_pages(4 * hole + 3, 4 * hole + 5).context("a range")?)?;
+        }
+        for _ in 0..10 {
+            let _more = index.alloc_step(&request)?;
+        }
+        Ok(index)
+    };
+    each(2, prepare, |mut index| {
+        failed += u64::from(!alloc(&mut index, &request));
+        index
+    })?;
+    none(failed)
 }
 
 /// Finds the area around an address, or at one, among 4,096 of 513 pages.
