@@ -181,8 +181,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// Allocates as [`alloc`](Self::alloc) does, for a caller in `context`.
     ///
     /// A caller that may not sleep gets pages of its CPU's open blocks. Else it gets a block whose area the space can
-    /// allocate without waiting, if the block had a record before. Else, and on a CPU that came online later and has not
-    /// allocated before, it gets pages of open blocks of other CPUs.
+    /// allocate without waiting, if the block had a record before. On a CPU that came online later and has not
+    /// allocated before, the call fails. Where one that may sleep found the space full since a block last began or was
+    /// released, it gets pages of other CPUs' open blocks, too.
     ///
     /// # Errors
     /// The errors of [`alloc`](Self::alloc). Where a caller that may sleep would first flush, wait or release blocks to

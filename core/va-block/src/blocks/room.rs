@@ -10,11 +10,14 @@
 //! moves waits for a thread that stands between two steps of a call. On one CPU, where the request has the higher
 //! priority, that thread would never go on. So such a request fails ([`BlockError::Bound`]).
 //!
-//! Before a request fails, for whatever reason, it takes pages of another CPU's open block, which stays where it is. For
+//! Before a request fails that may sleep, for whatever reason, it takes pages of another CPU's open block, which stays where it is. For
 //! example, CPU 0 has the only block that the space has room for, with 1,023 free pages: CPU 1 gets one of them. Each
 //! CPU shows how large a request its queue may meet, so only queues that promise room are locked. Until a block begins
 //! or is released, later requests go to other CPUs at once: they need not purge a full space each time. A lane takes no
 //! block meanwhile, since its CPU and others need the block as well. Linux has no such step, nor have its policies.
+//!
+//! A request that may not sleep goes to other CPUs in that state alone. Else its caller tries again where it may sleep,
+//! and begins a block that serves the next thousand requests.
 
 use super::collect::Reap;
 use super::{Blocks, Found};
@@ -109,8 +112,9 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 Err(error) => error,
             };
             let is_full = matches!(error, BlockError::Space(SpaceError::NoSpace { .. }));
-            // What may get the CPU a block of its own is tried first.
-            if (!is_full || failed.is_some())
+            // What may get the CPU a block of its own is tried first, and the caller does so that may not sleep.
+            if ask.waits()
+                && (!is_full || failed.is_some())
                 && let Some(found) = self.search_others(ask)
             {
                 if is_full {

@@ -91,19 +91,37 @@ fn a_request_locks_only_queues_that_show_room_for_it() {
         blocks.alloc(cpu, 63).unwrap();
         assert!(blocks.alloc_in(Context::Atomic, cpu, 2).is_err(), "its queue shows one page from here on");
     }
-    let queues = |cpu, pages, fails| {
+    let queues = |context, pages, fails| {
         let mut got = Err(BlockError::WouldBlock);
-        let locks = counted(|| got = blocks.alloc_in(Context::Atomic, cpu, pages));
+        let locks = counted(|| got = blocks.alloc_in(context, 7, pages));
         assert_eq!(got.is_err(), fails);
         locks[LockClass::Queue as usize]
     };
-    // Its own, for the current block and for others.
-    assert_eq!(queues(7, 2, true), 2);
-    // The last free page of CPU 7, and then one of the next CPU.
-    assert_eq!(queues(7, 1, false), 2);
-    assert_eq!(queues(7, 1, false), 3);
-    assert_eq!(blocks.stats().free_pages, Pages::new(u64::from(CPUS) - 2));
+    // Its own: for the current block, for others, and when the space was purged.
+    assert_eq!(queues(Context::Sleeping, 2, true), 3);
+    // The last free page of the CPU, and then one of the next, which one that may not sleep does not know yet.
+    assert_eq!(queues(Context::Sleeping, 1, false), 2);
+    assert_eq!(queues(Context::Atomic, 1, true), 2);
+    assert_eq!(queues(Context::Sleeping, 1, false), 4);
+    // Of the other CPU that has a current block the queue is locked in vain, once.
+    assert_eq!(queues(Context::Atomic, 1, false), 4);
+    assert_eq!(queues(Context::Atomic, 2, true), 4);
+    assert_eq!(queues(Context::Atomic, 2, true), 3);
+    assert_eq!(blocks.stats().free_pages, Pages::new(u64::from(CPUS) - 3));
     assert_eq!(blocks.validate(), Ok(()));
+}
+
+#[test]
+fn a_caller_that_may_not_sleep_is_sent_to_where_it_may_rather_than_to_another_cpu() {
+    let machine = SimMachine::new(2);
+    let blocks = blocks::<Standard>(&machine, 1 << 16);
+    let first = blocks.alloc(0, 1).unwrap();
+    let mut lane = blocks.lane(1).unwrap();
+    // The block that it would begin has no record.
+    assert_eq!(lane.alloc_in(Context::Atomic, 1), Err(BlockError::WouldBlock));
+    let own = blocks.alloc(1, 1).unwrap();
+    assert_eq!(own.page_floor() - first.page_floor(), 1024);
+    assert!(lane.alloc_in(Context::Atomic, 1).is_ok() && lane.holds());
 }
 
 #[test]

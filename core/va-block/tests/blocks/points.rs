@@ -505,10 +505,9 @@ fn what_a_cpu_has_is_made_when_it_comes_up() {
     // Tables for a lookup, a block and CPU 0, and none for the last CPU.
     assert!(machine.tables() - before <= 5, "{before}");
     machine.fail_after(u64::MAX, 0);
-    // A page of CPU 0's block, as for a caller that may not sleep.
-    for (nth, context) in [(1, Context::Sleeping), (2, Context::Atomic)] {
-        assert_eq!(blocks.alloc_in(context, last, 1), Ok(Va::new(at.get() + nth * PAGE_SIZE)));
-    }
+    // A page of CPU 0's block. A caller that may not sleep tries again where it may.
+    assert_eq!(blocks.alloc(last, 1), Ok(Va::new(at.get() + PAGE_SIZE)));
+    assert_eq!(blocks.alloc_in(Context::Atomic, last, 1), Err(BlockError::WouldBlock));
     machine.fail_after(u64::MAX, u64::MAX);
     let at = blocks.alloc(last, 1).unwrap();
     assert_eq!(blocks.alloc_in(Context::Atomic, last, 1), Ok(Va::new(at.get() + PAGE_SIZE)));
