@@ -113,13 +113,14 @@ impl<P: Machine + Clone, C: Config> core::fmt::Debug for Magazine<'_, P, C> {
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Creates a magazine for callers on CPU `cpu`. The only limit is the machine's memory: each magazine takes some 26
-    /// KiB, used for one magazine after another until the space ends.
+    /// KiB, used for one magazine after another until the space ends. Cost: O(1), however many there are or were, and
+    /// the drain of idle magazines that hold more than their new share, at most sixteen.
     ///
     /// # Errors
     /// [`SpaceError::NoTable`] if the machine has no memory for it.
     /// # Locks
-    /// For the first on a node, `purge` and under it `lazy`. Then those of [`drain_magazines`](Self::drain_magazines),
-    /// for magazines that hold more than their new share.
+    /// For the first on a node, `purge` and under it `lazy`. Then `free`, once or twice, and those of
+    /// [`drain_magazines`](Self::drain_magazines), for magazines that hold more than their new share.
     pub fn magazine(&self, cpu: u32) -> Result<Magazine<'_, P, C>, SpaceError> {
         self.ensure_node(cpu % self.nodes.nodes())?;
         let cell = self.take_cell(cpu).ok_or(SpaceError::NoTable)?;
@@ -458,7 +459,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         if !rest.is_empty() {
             let rest = self.space.pool_list(&mut self.space.lock_pool(self.node), pages, rest);
             if let Err(list) = rest {
-                self.space.to_index(list, false);
+                self.space.to_index_by_slices(list, false);
             }
             self.space.note_return();
         }

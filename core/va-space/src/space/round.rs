@@ -143,7 +143,7 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
 
     /// Returns whether all of `count` completed areas of a size find a place at once: in the cache, or in a list that each
     /// pool has. Large ones may find none and go to the index, which costs more: then some are taken at a time.
-    fn takes_all(cache: &Pool, cache_pages_max: u64, size: u64, count: u64) -> bool {
+    pub(super) fn takes_all(cache: &Pool, cache_pages_max: u64, size: u64, count: u64) -> bool {
         let whole = count * size;
         VmapSpace::<P, C>::always_pools(size)
             || cache.pages() + whole <= cache_pages_max && cache.present_class_for(size, whole).is_some()

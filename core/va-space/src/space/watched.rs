@@ -19,6 +19,7 @@ use super::cell::{Cell, Contents};
 use super::live::Place;
 use super::magazine::Magazine;
 use crate::area::Area;
+use crate::budget::{Budget, Cost};
 use crate::config::Config;
 use crate::list::{AreaList, Flushed};
 use va_base::sync::RawMutex;
@@ -103,17 +104,23 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         fullest
     }
 
-    /// Takes the flushed areas of a size out of a cell: those of its cache, or if there are none completed ones. `None`
-    /// if it has none, or its owner is in a call.
-    fn take_of_cell(&self, cell: &Cell<P::OwnerLock>, pages: u64) -> Option<AreaList<Flushed>> {
+    /// Takes flushed areas of a size out of a cell: those of its cache, or if there are none completed ones. `most`
+    /// returns how many at most of so many. `None` if it has none, or its owner is in a call.
+    fn take_of_cell(
+        &self,
+        cell: &Cell<P::OwnerLock>,
+        pages: u64,
+        most: impl Fn(u64) -> u64,
+    ) -> Option<AreaList<Flushed>> {
         self.machine.locking(LockClass::Owner);
         let mut contents = cell.try_lock()?;
         let Contents { cache, rounds, .. } = &mut *contents;
         let list = match cache.class(pages).filter(|&class| cache.len(class) > 0) {
-            Some(class) => cache.take_all(class),
+            Some(class) => cache.take_list(&self.map, class, most(cache.len(class))),
             None if rounds.poll_completed(&self.completed_batches) => {
                 let class = rounds.sealed().class(pages)?;
-                rounds.take(&self.map, &self.machine, class, u64::MAX)
+                let most = most(rounds.sealed().len(class));
+                rounds.take(&self.map, &self.machine, class, most)
             }
             None => return None,
         };
@@ -124,7 +131,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 }
 
 impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
-    /// Takes an area of a magazine whose owner makes no call, and moves the others of its size to this cache.
+    /// Takes an area of a magazine whose owner makes no call, and moves others of its size to this cache: all, or as
+    /// many as in a slice if some may go to the index. For example, of 240 areas of 257 pages seven move at a time.
     pub(super) fn take_from_idle(&mut self, request: &Request) -> Option<Area> {
         // A caller that may not wait takes one lock at a time.
         if !request.waits() {
@@ -133,7 +141,9 @@ impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
         let idle = self.watched.look(self.space, self.cell)?;
         let mut contents = self.lock();
         let pages = request.size().get();
-        let list = self.space.take_of_cell(idle, pages);
+        let takes_all = |count| Self::takes_all(&contents.cache, contents.cache_pages_max, pages, count);
+        let slice = Budget::of_slice::<C>().steps(Cost::AREA);
+        let list = self.space.take_of_cell(idle, pages, |count| if takes_all(count) { count } else { slice });
         self.watched.found(idle, list.is_some());
         if !self.cache_or_pool(&mut contents, pages, list?) {
             return None;
@@ -250,6 +260,28 @@ mod tests {
             assert!(held(there) < before);
             drop(others);
         });
+    }
+
+    #[test]
+    fn few_areas_move_at_a_time_where_the_index_takes_them() {
+        // The pool has lists for all sizes up to 256 pages.
+        for (size, moved) in [(300, 7), (200, 30)] {
+            after_a_move(&[size], |space, here, there| {
+                miss(here, 1000, 2 * MISSES - 1);
+                // What is left of a row in the other's cache comes first.
+                take(here, &pages(size));
+                while here.cell.lock().cache.areas() > 0 {
+                    take(here, &pages(size));
+                }
+                here.cell.lock().cache_pages_max = 2 * size;
+                let (before, outside) = (held(there), space.stats().areas);
+                take(here, &pages(size));
+                assert_eq!(before - held(there), moved * size, "{size}");
+                let stats = space.stats();
+                assert!(stats.areas > outside - 7 && here.cell.lock().cache.areas() < 3, "{size}: {stats:?}");
+                here.cell.lock().cache_pages_max = 1 << 16;
+            });
+        }
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub(super) fn all() -> Vec<Row> {
     }
     rows.push(row("pair/magazine", || with_magazines(2, Pair(2))));
     rows.push(row("pair/pool", || bare(2, Pair(2))));
+    rows.push(row("pair/after-peak", || with_magazines(2, AfterPeak)));
     // A size that has no list of its own in a pool.
     rows.push(row("pair/index", || bare(2, Pair(300))));
     // One page above the limit of pools: each free exceeds the lazy threshold, and a slice purges one area.
@@ -157,6 +158,20 @@ impl Visitor for Pair {
         (0..WARM_UP).for_each(|_| pair());
         pairs(PAIRS, pair)?;
         none(failed)
+    }
+}
+
+/// A pair through the one magazine that is left of a thousand. Its size is so large that rounds end often: what the end
+/// of one costs is then in each pair.
+struct AfterPeak;
+
+impl Visitor for AfterPeak {
+    type Out = Result<()>;
+
+    fn visit<S: Subject>(self, subject: S) -> Result<()> {
+        let peak: Vec<_> = (0..1000).map(|cpu| subject.driver(cpu % 2)).collect();
+        drop(peak);
+        Pair(300).visit(subject)
     }
 }
 
