@@ -106,10 +106,6 @@ impl Backend for Numbers {
     #[inline(always)]
     fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
 
-    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
-        None
-    }
-
     fn wake(&self) {
         if let Some(helper) = self.helper.get() {
             helper.unpark();

@@ -29,9 +29,6 @@ use va_base::{Machine, Place};
 ///     }
 ///     fn free(&self, _at: Va, _bytes: u64) {}
 ///     fn zero(&self, _at: Va, _bytes: u64) {}
-///     fn is_zero(&self, _at: Va, _bytes: u64) -> Option<bool> {
-///         None
-///     }
 /// }
 ///
 /// type Machine = HeapMachine<parking_lot::RawMutex>; // feature `alloc`, for tests: a kernel has its own

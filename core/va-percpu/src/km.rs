@@ -27,8 +27,11 @@ pub trait Blocks {
     fn zero(&self, at: Va, bytes: u64);
 
     /// Returns whether bytes are zero; `None` if there is no memory behind the addresses, or it cannot be read. Only
-    /// `validate` and debug assertions call it.
-    fn is_zero(&self, at: Va, bytes: u64) -> Option<bool>;
+    /// `validate` and debug assertions call it, to check [`zero`](Self::zero).
+    fn is_zero(&self, at: Va, bytes: u64) -> Option<bool> {
+        let _ = (at, bytes);
+        None
+    }
 }
 
 /// The backend.

@@ -154,10 +154,6 @@ impl Backend for Bases {
     /// Does nothing: there is no memory.
     #[inline(always)]
     fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
-
-    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
-        None
-    }
 }
 
 struct Replay<C: Config> {

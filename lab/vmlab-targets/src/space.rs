@@ -288,8 +288,4 @@ impl<L: Watch, B: BlockConfig> Backend for Source<L, B> {
     /// Does nothing: there is no memory.
     #[inline(always)]
     fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
-
-    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
-        None
-    }
 }

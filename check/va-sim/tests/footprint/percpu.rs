@@ -26,10 +26,6 @@ impl Mapper for Nothing {
 
     /// Does nothing: there is no memory.
     fn zero(&self, _range: VaRange) {}
-
-    fn is_zero(&self, _range: VaRange) -> Option<bool> {
-        None
-    }
 }
 
 /// Discards its input.

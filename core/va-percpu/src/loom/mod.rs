@@ -86,10 +86,6 @@ impl Backend for Chunks {
 
     /// Does nothing: there is no memory.
     fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
-
-    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
-        None
-    }
 }
 
 type Space<C> = PercpuSpace<HeapMachine<parking_lot::RawMutex>, Chunks, C>;

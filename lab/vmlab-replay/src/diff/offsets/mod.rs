@@ -299,10 +299,6 @@ impl Backend for OneChunk {
     /// Does nothing: there is no memory.
     #[inline(always)]
     fn zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) {}
-
-    fn is_zero(&self, _geometry: &Geometry, _base: Va, _off: u32, _bytes: u32) -> Option<bool> {
-        None
-    }
 }
 
 /// A chunk under a policy, with its allocated pieces.
