@@ -1,4 +1,4 @@
-//! Where a block is: the list or lane, the flush, and the list of the collection.
+//! The place of a block (a list or a lane), the progress of its flush, and its list of the collection.
 
 /// The list or the lane that a block is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! What a look-up found, for a claim of just that.
+//! An area as a look-up found it, for a claim of just that.
 
 use super::leaf::Slot;
 use super::word::Word;
