@@ -1,4 +1,4 @@
-//! How many areas the lists of a thread read: those of the walk, and all others.
+//! Counts of the areas that the lists of a thread read: those of the walk, and all others.
 
 use std::cell::Cell;
 

@@ -16,8 +16,9 @@
 //! the lock of the search twice for an area, once to find it and once to enter it; those versions took it once. Per-CPU
 //! memory is that of Linux 6.12.
 //!
-//! That each target spends its time where its kernel did, is checked by counts (`tests/work.rs`): the walk of the list,
-//! the one lock that all CPUs take for each area, the one lock of the lookup, and pools in their place.
+//! Each target spends its time where its kernel did, which `tests/work.rs` checks by counts. `list` walks its areas.
+//! With `one-lock` each area takes the lock that all CPUs share, and with `nodes` one of its CPU. The lookup of blocks
+//! has one lock until `hashed`.
 
 use crate::space::{Manner, SpaceTarget};
 use crate::target::{Setup, Target};
