@@ -142,7 +142,7 @@ fn rows(compared: &Compared) -> Vec<Row> {
                 what: "6.4, throughput of `run_test_mask=1024 nr_threads=64 nr_pages=5` (patch)",
                 there: "about +8 % (64 CPUs)",
                 here: format!("{more}, `hashed` over `one-lock`"),
-                differs: format!("64 workers on {cpus} CPUs; {loops} loops of 1,000,000"),
+                differs: format!("64 workers on {cpus} CPUs; {loops} loops"),
             });
         }
         let contended = |target: &str| locks::contentions(part.of(target)?, LockClass::Lookup);

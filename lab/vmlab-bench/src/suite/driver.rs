@@ -1,14 +1,15 @@
 //! Runs the suite on a target: workers, order, counts and times, as the kernel's module does.
 //!
 //! # Theory
-//! All workers wait until the last of them is ready, and then start at once. Each runs the selected tests in its own
+//! All workers wait until the last of them is ready, and then start at once. They wait by yielding: a thread that slept
+//! at a barrier would begin only when the thread that wakes it gets its turn. Each runs the selected tests in its own
 //! random order, and repeats each as often as configured. Workers are not bound to CPUs; worker `i` stands for CPU `i`,
 //! modulo the CPUs.
 //!
 //! Where workers are more than CPUs, they meet only if each runs for longer than the system lets a thread run at a
-//! time. For example, 64 workers of 1 ms each on 2 CPUs run one after the other: nobody waits for a lock, and each
-//! worker's own time is that of a machine to itself. So a worker counts those that had begun when it ended
-//! ([`Found::met`]), and a figure about contention is good only if that is all of them.
+//! time. For example, 64 workers of 1 ms each on 2 CPUs run one after the other. None of them waits for a lock then,
+//! and each has a CPU to itself. So a worker counts those that had begun when it ended ([`Found::met`]). A figure about
+//! contention is good only if that is all of them.
 //!
 //! # Source
 //! Linux `lib/test_vmalloc.c` (6.12, 7.1: `do_concurrent_test`, `test_func`, `shuffle_array`).
@@ -20,9 +21,7 @@ use super::rcu::Epochs;
 use super::target::{Target, Unsettled};
 use crate::memory::sys;
 use anyhow::{Context as _, Result, bail};
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 use va_sim::op::Rng;
@@ -124,11 +123,10 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
     admit(target, params)?;
     let epochs = Epochs::new(params.nr_threads as usize);
     let begun = Instant::now();
-    let (gate, aborted) = (RwLock::new(()), AtomicBool::new(false));
-    // Nothing is sent: a worker that is ready drops its end, and so does one that panics.
-    let (making, all_made) = channel::<()>();
-    let begun_workers = AtomicU32::new(0);
-    let work = |number: u32, making: Sender<()>| -> Found {
+    let aborted = AtomicBool::new(false);
+    let (ready_workers, begun_workers) = (AtomicU32::new(0), AtomicU32::new(0));
+    let work = |number: u32| -> Found {
+        let _others = OnPanic(&aborted);
         let mut worker = target.worker(number % cpus);
         // Similar seeds would give similar sequences.
         let mut rng = Rng::new(Rng::new(seed ^ u64::from(number) << 32).next_u64());
@@ -136,8 +134,10 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
         let deferred = epochs.deferred(number as usize);
         let mut body = Body { worker: &mut *worker, deferred, rng, params, cpus, stop };
         let mut counts = [Counts::default(); Case::ALL.len()];
-        drop(making);
-        drop(gate.read());
+        ready_workers.fetch_add(1, Ordering::Relaxed);
+        while ready_workers.load(Ordering::Relaxed) < params.nr_threads && !aborted.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         begun_workers.fetch_add(1, Ordering::Relaxed);
         let start = cycles(begun);
         if !aborted.load(Ordering::Relaxed) {
@@ -152,11 +152,10 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
         Found { counts, cycles, met }
     };
     let workers = std::thread::scope(|scope| {
-        let closed = gate.write();
         let mut handles = Vec::new();
         for number in 0..params.nr_threads {
-            let (work, making, name) = (&work, making.clone(), format!("vmalloc_test/{number}"));
-            match Builder::new().name(name).spawn_scoped(scope, move || work(number, making)) {
+            let (work, name) = (&work, format!("vmalloc_test/{number}"));
+            match Builder::new().name(name).spawn_scoped(scope, move || work(number)) {
                 Ok(handle) => handles.push(handle),
                 Err(error) => {
                     aborted.store(true, Ordering::Relaxed);
@@ -164,9 +163,6 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
                 }
             }
         }
-        drop(making);
-        all_made.iter().for_each(drop);
-        drop(closed);
         let join = |handle: std::thread::ScopedJoinHandle<'_, Found>| match handle.join() {
             Ok(found) => found,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -175,6 +171,17 @@ pub fn run(target: &dyn Target, params: &Params, cpus: u32, seed: u64, stop: &At
     })?;
     let interrupted = stop.load(Ordering::Relaxed);
     Ok(Ran { params: *params, workers, interrupted, settled: target.settle() })
+}
+
+/// Ends the wait of the other workers if this one panics before it is ready.
+struct OnPanic<'a>(&'a AtomicBool);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Executes one test on the calling thread, which stands for CPU 0 of `cpus`. Returns true if it passed.

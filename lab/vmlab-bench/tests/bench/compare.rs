@@ -105,7 +105,7 @@ fn a_class_is_followed_by_where_it_was_waited_for_and_where_it_was_held() {
 }
 
 /// The loops of the usual scenarios.
-const LOOPS: [u32; 4] = [10_000, 10_000, 10_000, 200_000];
+const LOOPS: [u32; 4] = [10_000, 10_000, 10_000, 1_000_000];
 
 #[test]
 fn the_usual_scenarios_are_those_of_the_documents_and_counts_carry_over() {
