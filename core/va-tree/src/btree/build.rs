@@ -177,6 +177,27 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         *self.row_mut(node, class) = row;
     }
 
+    /// Updates the rows above the leaf of `path`, where some nodes lack some, after a change of the leaf. `holes` count
+    /// even if they are not in the leaf yet.
+    // Each is computed anew: few changes come while a row is built.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn update_rows(&mut self, path: &Path, holes: [(K, K); 2]) {
+        for level in 1..self.height + 1 {
+            let below = path.node(level - 1);
+            for class in self.built(path.node(level)).each() {
+                let usable = if level == 1 {
+                    let least = holes.map(|(end, size)| rows::usable(end, size, class));
+                    let leaf = self.leaves.get(below);
+                    rows::usable_in_leaf(&leaf.end, &leaf.size, class, least[0].max(least[1]))
+                } else {
+                    node::max_of(self.row(below, class))
+                };
+                self.row_mut(path.node(level), class)[path.slot(level)] = usable;
+            }
+        }
+    }
+
     /// Does the same as [`find_lowest`](Self::find_lowest) where the row of the request's class is not whole: builds up to
     /// `left` nodes that it passes, and then the rest of one step. [`Search::NeedsRow`] if the result needs more. Without
     /// memory for the row it walks, O(n).

@@ -312,7 +312,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             *gap = size;
         }
         if self.height > 0 && self.has_rows() {
-            self.raised_rows(path, end, size);
+            if self.row_classes == self.whole_classes {
+                self.raised_rows(path, end, size);
+            } else {
+                self.update_rows(path, [(end, size); 2]);
+            }
         }
     }
 
@@ -321,10 +325,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     fn raised_rows(&mut self, path: &Path, end: K, size: K) {
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let mut raised = Classes::NONE;
-        // The usual case is told once: every node has all rows.
-        let whole = self.row_classes == self.whole_classes;
-        let classes = if whole { self.row_classes } else { inner.built(self.row_epoch) };
-        for class in classes.each() {
+        for class in self.row_classes.each() {
             let usable = rows::usable(end, size, class);
             if usable == K::ZERO {
                 // Nor is it for any larger alignment.
@@ -337,17 +338,13 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             }
         }
         for class in raised.each() {
-            self.raised_row(path, class, rows::usable(end, size, class), whole);
+            self.raised_row(path, class, rows::usable(end, size, class));
         }
     }
 
     /// Raises the row of a class from the second level on.
-    fn raised_row(&mut self, path: &Path, class: usize, usable: K, whole: bool) {
+    fn raised_row(&mut self, path: &Path, class: usize, usable: K) {
         for level in 2..self.height + 1 {
-            if !whole && !self.built(path.node(level)).has(class) {
-                // Nor has any node above it.
-                return;
-            }
             let largest = &mut self.row_mut(path.node(level), class)[path.slot(level)];
             if *largest >= usable {
                 return;
@@ -361,7 +358,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     #[inline]
     fn lowered(&mut self, path: &Path, (end, size): (K, K), rests: [(K, K); 2]) {
         if self.height > 0 && self.has_rows() {
-            self.lowered_rows(path, (end, size), rests);
+            if self.row_classes == self.whole_classes {
+                self.lowered_rows(path, (end, size), rests);
+            } else {
+                self.update_rows(path, rests);
+            }
         }
         self.lowered_gap(path, size, rests[0].1.max(rests[1].1));
     }
@@ -372,9 +373,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let leaf = self.leaves.get(path.node(0));
         let mut lowered = Classes::NONE;
-        let whole = self.row_classes == self.whole_classes;
-        let classes = if whole { self.row_classes } else { inner.built(self.row_epoch) };
-        for class in classes.each() {
+        for class in self.row_classes.each() {
             let old = usable(hole, class);
             let rest = usable(rests[0], class).max(usable(rests[1], class));
             if rest == old {
@@ -391,7 +390,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             }
         }
         for class in lowered.each() {
-            self.lowered_row(path, class, usable(hole, class), whole);
+            self.lowered_row(path, class, usable(hole, class));
         }
     }
 
@@ -424,12 +423,11 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     }
 
     /// Does the same as [`lowered_gap`](Self::lowered_gap), for one class and from the second level on.
-    fn lowered_row(&mut self, path: &Path, class: usize, old: K, whole: bool) {
+    fn lowered_row(&mut self, path: &Path, class: usize, old: K) {
         let mut below = self.inners.get(path.node(1)).row[class];
         for level in 2..self.height + 1 {
-            let (inner, slot) = (self.inners.get(path.node(level)), path.slot(level));
-            let row = inner.row[class];
-            if !whole && !inner.built(self.row_epoch).has(class) || self.rows.get(row).0[slot] != old {
+            let (row, slot) = (self.inners.get(path.node(level)).row[class], path.slot(level));
+            if self.rows.get(row).0[slot] != old {
                 return;
             }
             let max = node::max_of(&self.rows.get(below).0);

@@ -12,10 +12,9 @@ use crate::{index, space};
 use anyhow::{Context, Result, bail};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use va_base::{Align, PAGE_SIZE, Request, Va, VaRange};
+use va_base::{Align, Heap, PAGE_SIZE, Request, Va, VaRange};
 use va_block::Blocks;
 use va_sim::op::Rng;
-use va_sim::platform::HeapPlatform;
 use va_space::VmapSpace;
 use va_space::config::{Config, Standard};
 use va_tree::{BTreeIndex, FreeIndex};
@@ -243,13 +242,13 @@ impl Visitor for Purge {
 
 /// Calls `alloc` with a request aligned to two pages, where 100,000 holes of two pages begin at an odd page, so that only
 /// an alignment row excludes them. Ten steps of the row were built.
-fn on_row(alloc: impl Fn(&mut BTreeIndex<HeapPlatform>, &Request) -> bool) -> Result<()> {
+fn on_row(alloc: impl Fn(&mut BTreeIndex<Heap>, &Request) -> bool) -> Result<()> {
     const HOLES: u64 = 100_000;
     let space = VaRange::from_pages(0, 1 << 20).context("a range")?;
     let request = Request::pages(2)?.aligned(Align::new(2 * PAGE_SIZE).context("an alignment")?);
     let mut failed = 0;
     let prepare = || {
-        let mut index = BTreeIndex::new(space, space, HeapPlatform::default())?;
+        let mut index = BTreeIndex::new(space, space, Heap)?;
         index.take(VaRange::from_pages(0, 1).context("a range")?)?;
         for hole in 0..HOLES {
             index.take(VaRange::from_pages(4 * hole + 3, 4 * hole + 5).context("a range")?)?;
