@@ -125,16 +125,20 @@ impl<L: RawMutex + Send + Sync + 'static> Cpus<L> {
         group.map_or(0, |group| u32::from(group.shown[cpu as usize % GROUP].load(Ordering::Relaxed)))
     }
 
-    /// Returns the CPUs other than `own` that may meet a request for `pages` pages: those above it, then those below.
-    pub(super) fn with_room(&self, own: u32, pages: u32) -> impl Iterator<Item = u32> + '_ {
-        let all = move || {
-            self.groups().flat_map(move |(first, group)| {
-                let shown = group.shown.iter().zip(first..);
-                shown.filter(move |(shown, _)| u32::from(shown.load(Ordering::Relaxed)) >= pages)
-            })
-        };
-        let (above, below) = (all().map(|(_, cpu)| cpu), all().map(|(_, cpu)| cpu));
-        above.filter(move |&cpu| cpu > own).chain(below.filter(move |&cpu| cpu < own))
+    /// Returns those of `cpus` CPUs other than `own` that may meet a request for `pages` pages: those above it, then those
+    /// below.
+    pub(super) fn with_room(&self, own: u32, cpus: u32, pages: u32) -> impl Iterator<Item = u32> + '_ {
+        self.between(own + 1, cpus, pages).chain(self.between(0, own, pages))
+    }
+
+    /// Returns the CPUs from `low` to below `high` that may meet a request for `pages` pages.
+    fn between(&self, low: u32, high: u32, pages: u32) -> impl Iterator<Item = u32> + '_ {
+        self.groups().flat_map(move |(first, group)| {
+            let at = |cpu: u32| (cpu.saturating_sub(first) as usize).min(GROUP);
+            let shown = group.shown.iter().zip(first..).take(at(high)).skip(at(low));
+            let fits = move |shown: &AtomicU8| u32::from(shown.load(Ordering::Relaxed)) >= pages;
+            shown.filter_map(move |(shown, cpu)| fits(shown).then_some(cpu))
+        })
     }
 
     /// Returns the state of a CPU, creating it if there is none; `None` if the machine has no memory.

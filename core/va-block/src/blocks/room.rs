@@ -183,7 +183,8 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
         if !C::REUSE {
             return None;
         }
-        let mut others = self.cpus.with_room(ask.cpu % self.cpu_count, ask.consumed);
+        let own = ask.cpu % self.cpu_count;
+        let mut others = self.cpus.with_room(own, self.cpu_count, ask.consumed);
         others.find_map(|cpu| self.search(cpu, Ask { to: Place::Open, ..ask }))
     }
 

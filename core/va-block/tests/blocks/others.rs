@@ -108,6 +108,11 @@ fn a_request_locks_only_queues_that_show_room_for_it() {
     assert_eq!(queues(Context::Atomic, 2, true), 4);
     assert_eq!(queues(Context::Atomic, 2, true), 3);
     assert_eq!(blocks.stats().free_pages, Pages::new(u64::from(CPUS) - 3));
+    // Its own last page, then that of the next CPU above, also in another group, and from the last on that of the first.
+    let first = blocks.space().extent().start().page_floor();
+    for (cpu, of) in [(254, 254), (254, 255), (255, 256), (299, 299), (299, 0)] {
+        assert_eq!(blocks.alloc(cpu, 1).unwrap().page_floor() - first, 1024 * of + 1023);
+    }
     assert_eq!(blocks.validate(), Ok(()));
 }
 
