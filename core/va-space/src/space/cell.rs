@@ -236,7 +236,10 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ///
     /// # Locks
     /// `purge` and under it that of a magazine, `pool`, `lazy` and `free`, one magazine after another. Waits for no owner.
-    /// Cost: a few instructions for an empty magazine, one `try_lock` of [`Machine::OwnerLock`] for another.
+    /// Cost: six loads for an empty magazine. Another is drained under one hold of its [`Machine::OwnerLock`], taken by
+    /// `try_lock`, for which its owner waits then. Lists move as wholes: 4 us for 256 sizes. Areas above 256
+    /// pages go to the index if the pool has no list for them: 500 at most, 0.4 us each, a slice under a hold of `free`.
+    /// At the end up to 36 slices of a purge are run, if too much is lazy.
     pub fn drain_magazines(&self) -> Drained {
         let drained = self.drain_cells(|_| true);
         self.after_drain();

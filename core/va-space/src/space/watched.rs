@@ -131,8 +131,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 }
 
 impl<P: Machine + Clone, C: Config> Magazine<'_, P, C> {
-    /// Takes an area of a magazine whose owner makes no call, and moves others of its size to this cache: all, or as
-    /// many as in a slice if some may go to the index. For example, of 240 areas of 257 pages seven move at a time.
+    /// Takes an area of a magazine whose owner makes no call, and moves others of its size to this cache. All move, or
+    /// if some may go to the index, as many as in a slice. For example, of 240 areas of 257 pages seven move at a time.
     pub(super) fn take_from_idle(&mut self, request: &Request) -> Option<Area> {
         // A caller that may not wait takes one lock at a time.
         if !request.waits() {
