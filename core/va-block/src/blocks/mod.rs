@@ -166,7 +166,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     ///
     /// # Errors
     /// - [`BlockError::BadRequest`] if `pages` is 0 or beyond any space.
-    /// - [`BlockError::Space`] if there is no room, in blocks of any CPU neither, after blocks without live mappings were
+    /// - [`BlockError::Space`] if there is no room in the blocks of any CPU, after blocks without live mappings were
     ///   released to the space and all there was purged. A block that another call is about to begin is no room.
     /// - [`BlockError::Bound`] if another thread stands between two steps of a call.
     /// - [`BlockError::NoTable`] if the machine allocates no record.

@@ -10,7 +10,7 @@
 //! moves waits for a thread that stands between two steps of a call. On one CPU, where the request has the higher
 //! priority, that thread would never go on. So such a request fails ([`BlockError::Bound`]).
 //!
-//! Before a request fails that may sleep, for whatever reason, it takes pages of another CPU's open block, which stays where it is. For
+//! Before a request that may sleep fails, for whatever reason, it takes pages of another CPU's open block, which stays where it is. For
 //! example, CPU 0 has the only block that the space has room for, with 1,023 free pages: CPU 1 gets one of them. Each
 //! CPU shows how large a request its queue may meet, so only queues that promise room are locked. Until a block begins
 //! or is released, later requests go to other CPUs at once: they need not purge a full space each time. A lane takes no
