@@ -25,8 +25,12 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     ) -> Result<Option<Va>, AllocError> {
         let mut path = Path::new();
         let mut search = self.find_lowest(wanted, &mut path);
+        let begun = wanted.class().filter(|&class| self.row_classes.has(class));
         if let Search::NeedsRow = search {
             search = self.find_in_steps(wanted, &mut path, Self::STEP_NODES);
+        } else if let Some(class) = begun {
+            // Until a class is whole, each change costs more.
+            let _whole = self.step_row(class, Self::STEP_NODES);
         }
         match search {
             Search::Found(found) => self.take_found(&found, &mut path, wanted.size).map(Some),

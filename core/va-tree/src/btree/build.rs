@@ -177,7 +177,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
         *self.row_mut(node, class) = row;
     }
 
-    /// Updates the rows above the leaf of `path`, where some nodes lack some, after a change of the leaf. `holes` count
+    /// Updates the rows above the leaf of `path` of classes that are not whole, after a change of the leaf. `holes` count
     /// even if they are not in the leaf yet.
     // Each is computed anew: few changes come while a row is built.
     #[cold]
@@ -185,7 +185,7 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     pub(super) fn update_rows(&mut self, path: &Path, holes: [(K, K); 2]) {
         for level in 1..self.height + 1 {
             let below = path.node(level - 1);
-            for class in self.built(path.node(level)).each() {
+            for class in self.built(path.node(level)).without(self.whole_classes).each() {
                 let usable = if level == 1 {
                     let least = holes.map(|(end, size)| rows::usable(end, size, class));
                     let leaf = self.leaves.get(below);

@@ -312,20 +312,19 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
             *gap = size;
         }
         if self.height > 0 && self.has_rows() {
-            if self.row_classes == self.whole_classes {
-                self.raised_rows(path, end, size);
-            } else {
-                self.update_rows(path, [(end, size); 2]);
-            }
+            self.raised_rows(path, end, size);
         }
     }
 
     // Apart, since most trees have no rows.
     #[inline(never)]
     fn raised_rows(&mut self, path: &Path, end: K, size: K) {
+        if self.row_classes != self.whole_classes {
+            self.update_rows(path, [(end, size); 2]);
+        }
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let mut raised = Classes::NONE;
-        for class in self.row_classes.each() {
+        for class in self.whole_classes.each() {
             let usable = rows::usable(end, size, class);
             if usable == K::ZERO {
                 // Nor is it for any larger alignment.
@@ -358,22 +357,21 @@ impl<K: Key, const F: usize, P: Platform, const L: usize, const I: usize> BTree<
     #[inline]
     fn lowered(&mut self, path: &Path, (end, size): (K, K), rests: [(K, K); 2]) {
         if self.height > 0 && self.has_rows() {
-            if self.row_classes == self.whole_classes {
-                self.lowered_rows(path, (end, size), rests);
-            } else {
-                self.update_rows(path, rests);
-            }
+            self.lowered_rows(path, (end, size), rests);
         }
         self.lowered_gap(path, size, rests[0].1.max(rests[1].1));
     }
 
     #[inline(never)]
     fn lowered_rows(&mut self, path: &Path, hole: (K, K), rests: [(K, K); 2]) {
+        if self.row_classes != self.whole_classes {
+            self.update_rows(path, rests);
+        }
         let usable = |(end, size), class| rows::usable(end, size, class);
         let (inner, slot) = (self.inners.get(path.node(1)), path.slot(1));
         let leaf = self.leaves.get(path.node(0));
         let mut lowered = Classes::NONE;
-        for class in self.row_classes.each() {
+        for class in self.whole_classes.each() {
             let old = usable(hole, class);
             let rest = usable(rests[0], class).max(usable(rests[1], class));
             if rest == old {
