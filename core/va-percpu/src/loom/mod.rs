@@ -342,10 +342,10 @@ fn pc6_callers_that_wait_or_cannot_share_chunks_with_the_balance() {
 }
 
 /// A thread makes a slab where an object was. Meanwhile another one frees that object once more, which is a mistake, and
-/// a third one takes room of the same chunk. The free hits the first slot of the slab, once a caller has it, or fails.
-#[test]
-fn cc1_a_second_free_does_not_hit_a_slab_that_is_about_to_begin() {
-    model(|| {
+/// a third one takes `bytes` of the same chunk. The free hits the first slot of the slab, or the object there, once a
+/// caller has it, or fails. Before, there were objects of 8 and of 4 KiB; the one of `freed` is freed again.
+fn a_slab_begins_beside_a_second_free(bytes: usize, freed: usize) {
+    model(move || {
         let sizes = Sizes {
             unit: 32 << 10,
             fixed: 0,
@@ -360,15 +360,16 @@ fn cc1_a_second_free_does_not_hit_a_slab_that_is_about_to_begin() {
         let Ok(space) = made.map(Arc::new) else { panic!("records") };
         // The first chunk has pages to spare, so that those of the second one go. It is not wholly free.
         let first = alloc(&space, 20 << 10, 4096);
-        let (object, last) = (alloc(&space, 12 << 10, 4096), alloc(&space, 4096, 4096));
+        let objects = [8 << 10, 4096].map(|bytes| alloc(&space, bytes, 4096));
+        let last = alloc(&space, 4096, 4096);
         free(&space, first);
-        free(&space, object);
+        objects.iter().for_each(|&object| free(&space, object));
         space.balance();
         let first = alloc(&space, 20 << 10, 4096);
-        let (a, b) = (space.clone(), space.clone());
+        let (a, b, object) = (space.clone(), space.clone(), objects[freed]);
         let slot = spawn(move || alloc(&a, 16, 16));
         let again = spawn(move || b.free(object).is_ok());
-        let other = alloc(&space, 2048, 256);
+        let other = alloc(&space, bytes, 256);
         let (slot, again) = (join(slot), join(again));
         assert!(!again || slot == object || other == object);
         settle(&space, 4 - u64::from(again));
@@ -377,6 +378,17 @@ fn cc1_a_second_free_does_not_hit_a_slab_that_is_about_to_begin() {
         space.balance();
         settle(&space, 0);
     });
+}
+
+#[test]
+fn cc1_a_second_free_does_not_hit_a_slab_that_is_about_to_begin() {
+    a_slab_begins_beside_a_second_free(2048, 0);
+}
+
+/// The other request has the first two pages of the chunk, and waits for them first.
+#[test]
+fn cc1_a_second_free_does_not_hit_a_slab_whose_pages_come_after_those_of_another() {
+    a_slab_begins_beside_a_second_free(8 << 10, 1);
 }
 
 /// A call for the balance during a pass is for the next one.
