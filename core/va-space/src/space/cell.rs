@@ -131,6 +131,8 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     pub(super) covered: Covered,
     /// The place that is in the memory of the cell.
     place: Place<Self>,
+    /// Where the next look of the owner at others begins; the top if there is none. Protocol PR-LOCK.
+    pub(super) next_looked_at: AtomicRef<Place<Self>>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
@@ -146,6 +148,7 @@ impl<R: RawMutex + Send + Sync + 'static> Table for Cell<R> {
             at: AtomicRef::new(),
             covered: Covered::new(),
             place: Place::new(),
+            next_looked_at: AtomicRef::new(),
         }
     }
 }
@@ -359,6 +362,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub(super) fn take_cell(&self, cpu: u32) -> Option<&'static Cell<P::OwnerLock>> {
         let (cell, others) = self.begin_cell()?;
         cell.cpu.store(cpu, Ordering::Relaxed);
+        cell.next_looked_at.store(None);
         let share = self.cache_share();
         // The shares of all others are smaller now: an idle magazine that exceeds its share is drained.
         let others = others.into_iter().flatten();

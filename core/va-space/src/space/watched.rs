@@ -16,7 +16,6 @@
 
 use super::VmapSpace;
 use super::cell::{Cell, Contents};
-use super::live::Place;
 use super::magazine::Magazine;
 use crate::area::Area;
 use crate::budget::{Budget, Cost};
@@ -41,13 +40,11 @@ pub(super) struct Watched<R: RawMutex + 'static> {
     state: u64,
     /// Sizes that were lacking since then.
     misses: u32,
-    /// The place from which the next look at others begins; the top if there is none.
-    next: Option<&'static Place<Cell<R>>>,
 }
 
 impl<R: RawMutex + Send + Sync + 'static> Watched<R> {
     pub(super) const fn new() -> Self {
-        Self { cell: None, state: 0, misses: 0, next: None }
+        Self { cell: None, state: 0, misses: 0 }
     }
 
     /// Notes that `own` lacks a size; returns the cell of an idle owner.
@@ -63,7 +60,7 @@ impl<R: RawMutex + Send + Sync + 'static> Watched<R> {
         self.misses = 0;
         let idle = self.cell.filter(|&cell| state(cell) == self.state);
         if idle.is_none() {
-            self.cell = space.fullest_cell(own, &mut self.next);
+            self.cell = space.fullest_cell(own);
             self.state = self.cell.map_or(0, state);
         }
         idle
@@ -85,14 +82,10 @@ fn state<R: RawMutex + Send + Sync + 'static>(cell: &Cell<R>) -> u64 {
 }
 
 impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
-    /// Returns the cell that holds most of the next ones from `next` on, except `own`, which moves on; `None` if all
-    /// others there are empty. Of two it is the one in the higher place.
-    fn fullest_cell(
-        &self,
-        own: &Cell<P::OwnerLock>,
-        next: &mut Option<&'static Place<Cell<P::OwnerLock>>>,
-    ) -> Option<&'static Cell<P::OwnerLock>> {
-        let mut walk = self.cells.live_from(*next);
+    /// Returns the cell that holds most of the next ones at which `own` looks; `None` if all others there are empty. Of
+    /// two it is the one in the higher place.
+    fn fullest_cell(&self, own: &Cell<P::OwnerLock>) -> Option<&'static Cell<P::OwnerLock>> {
+        let mut walk = self.cells.live_from(own.next_looked_at.load());
         let (mut fullest, mut most) = (None, 0);
         for cell in walk.by_ref().take(LOOKED_AT) {
             let pages = cell.pages();
@@ -100,7 +93,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
                 (fullest, most) = (Some(cell), pages);
             }
         }
-        *next = walk.place();
+        own.next_looked_at.store(walk.place());
         fullest
     }
 
