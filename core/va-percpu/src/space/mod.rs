@@ -231,11 +231,10 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
                     None => store.classes.larger += u64::from(want.bits),
                 }
                 if taken.missing && !atomic {
-                    match self.populate(store, wanted, taken)? {
-                        Some((taken, base)) => {
-                            return Ok(self.publish(request, base, taken.at * BIT_BYTES, bytes));
-                        }
-                        None => continue,
+                    match self.populate_object(request, store, wanted, taken) {
+                        Ok(None) => continue,
+                        Ok(Some(offset)) => return Ok(offset),
+                        Err(error) => return Err(error),
                     }
                 }
                 store.totals.count(want);
@@ -307,12 +306,12 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
             taken = wanted.take(&mut store, false);
         }
         let placed = match taken {
-            Some(taken) if taken.missing => self.populate(store, wanted, taken),
+            Some(taken) if taken.missing => self.populate_object(request, store, wanted, taken),
             Some(taken) => {
                 store.totals.count(want);
                 let base = Va::new(store.chunk(taken.row).base);
                 drop(store);
-                Ok(Some((taken, base)))
+                Ok(Some(self.publish(request, base, taken.at * BIT_BYTES, bytes)))
             }
             None => {
                 drop(store);
@@ -322,9 +321,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         if due {
             self.call_for_balance();
         }
-        let Some((taken, base)) = placed? else { return Err(AllocError::NotFree { offset, bytes }) };
-        self.publish(request, base, taken.at * BIT_BYTES, bytes);
-        Ok(())
+        placed?.map(drop).ok_or(AllocError::NotFree { offset, bytes })
     }
 
     /// Zeroes an object, reports it to the backend, and returns its offset.
@@ -362,6 +359,8 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
 
     /// Frees an object that was none of magazines a moment ago. If it is one by now, the bytes were freed and are
     /// another caller's: an error.
+    // Not inlined: a magazine calls it for what is no object of it.
+    #[inline(never)]
     pub(crate) fn free_plain(&self, offset: Offset) -> Result<(), FreeError> {
         self.free_if(offset, |at| self.states.is_plain(at))
     }

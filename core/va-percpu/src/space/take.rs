@@ -14,9 +14,12 @@
 
 use super::PercpuSpace;
 use crate::backend::{Backend, Event};
+use crate::bitmap::BIT_BYTES;
 use crate::config::Config;
 use crate::engine::Want;
 use crate::error::AllocError;
+use crate::offset::Offset;
+use crate::request::Request;
 use crate::rows::Row;
 use crate::store::class::{Class, Dissolved, Slot};
 use crate::store::{Store, Taken};
@@ -80,13 +83,30 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
         self.call_for_balance();
     }
 
+    /// Populates the pages that a taken object of a request lacks, and publishes it. `None` as
+    /// [`populate`](Self::populate).
+    // Not inlined: it would lengthen the frame of every request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn populate_object(
+        &self,
+        request: &Request,
+        store: Held<'_, P, C>,
+        wanted: Wanted,
+        taken: Taken,
+    ) -> Result<Option<Offset>, AllocError> {
+        let Some((taken, base)) = self.populate(store, wanted, taken)? else { return Ok(None) };
+        let bytes = request.want()?.bits * BIT_BYTES;
+        Ok(Some(self.publish(request, base, taken.at * BIT_BYTES, bytes)))
+    }
+
     /// Populates the pages that a taken object lacks, and begins what was wanted. Returns the object and the base of its
     /// chunk; `None` if there was no room any more after a wait.
     ///
     /// # Errors
     /// The backend populated none, or the machine has no memory for a row of slabs. Then the place is free again.
     #[cold]
-    pub(super) fn populate<'a>(
+    fn populate<'a>(
         &'a self,
         mut store: Held<'a, P, C>,
         wanted: Wanted,
