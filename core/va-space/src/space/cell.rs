@@ -131,7 +131,7 @@ pub(super) struct Cell<R: RawMutex + 'static> {
     pub(super) covered: Covered,
     /// The place that is in the memory of the cell.
     place: Place<Self>,
-    /// The place at which the owner's next look at others begins; the top if there is none. Protocol PR-LOCK.
+    /// The place at which the owner's next look at others begins, or none for the top. Protocol PR-LOCK.
     pub(super) next_looked_at: AtomicRef<Place<Self>>,
 }
 
