@@ -26,6 +26,7 @@ pub struct Pause {
 
 impl Pause {
     /// Returns a machine with `cpus` CPUs.
+    #[must_use]
     pub fn machine(cpus: u32) -> PausingMachine {
         HeapMachine::watched(cpus, Self::default())
     }
