@@ -82,17 +82,6 @@ pub unsafe fn clear(frame: u64, from: u64, to: u64) {
     unsafe { direct(frame).wrapping_add(from as usize).write_bytes(0, (to - from) as usize) };
 }
 
-/// Returns whether the bytes from `from` to `to` of a frame are zero.
-/// # Safety
-/// The frame is allocated, the caller is its owner, and no CPU writes to these bytes.
-pub unsafe fn is_clear(frame: u64, from: u64, to: u64) -> bool {
-    assert!(from <= to && to <= PAGE_SIZE);
-    let first: *const u8 = direct(frame).wrapping_add(from as usize);
-    // SAFETY: inside the page, by the check above; nothing writes to it, by this function's contract.
-    let bytes = unsafe { core::slice::from_raw_parts(first, (to - from) as usize) };
-    bytes.iter().all(|&byte| byte == 0)
-}
-
 /// Returns a word of a frame.
 /// # Safety
 /// The frame is allocated for as long as the reference is used, and all who access it use atomic words.

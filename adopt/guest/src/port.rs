@@ -115,23 +115,11 @@ impl<C: Cpus> Mapper for Units<C> {
     }
     /// Through the mapping of all memory: it works before any CPU uses the page tables.
     fn zero(&self, range: VaRange) {
-        self.each_part(range, &mut |frame, from, to| self.1.clear(frame, from, to));
-    }
-    fn is_zero(&self, range: VaRange) -> Option<bool> {
-        let mut zero = true;
-        self.each_part(range, &mut |frame, from, to| zero &= self.1.is_clear(frame, from, to));
-        Some(zero)
-    }
-}
-
-impl<C: Cpus> Units<C> {
-    /// Calls `each` with every frame of a range, and the bytes of it that are in the range.
-    fn each_part(&self, range: VaRange, each: &mut dyn FnMut(u64, u64, u64)) {
         let (mut at, end) = (range.start().get(), range.end().get());
         while at < end {
             let next = end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);
             if let Some(leaf) = self.1.leaf(Va::new(at)) {
-                each(leaf.first, at % PAGE_SIZE, at % PAGE_SIZE + next - at);
+                self.1.clear(leaf.first, at % PAGE_SIZE, at % PAGE_SIZE + next - at);
             }
             at = next;
         }

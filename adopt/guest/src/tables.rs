@@ -41,12 +41,6 @@ impl<C: Cpus> Tables<C> {
         Self { frames, root }
     }
 
-    /// Returns whether the bytes from `from` to `to` of a frame are zero, which no CPU writes to.
-    pub(crate) fn is_clear(&self, frame: u64, from: u64, to: u64) -> bool {
-        // SAFETY: the core passes frames that it allocated here and has not freed, and no object there is live.
-        unsafe { frames::is_clear(frame, from, to) }
-    }
-
     /// Returns the entry at which a walk for `page` ends, its value then, and its level: of a page, or an absent one.
     /// Read again, an absent one may be a table that another CPU added for a neighbour.
     fn find(&self, page: u64) -> (&'static AtomicU64, u64, u32) {

@@ -7,7 +7,7 @@ use crate::space_model::SpaceModel;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use va_base::{Align, PAGE_SHIFT, PAGE_SIZE, Pages, Request, Va, VaRange};
-use va_block::config::ALLOC_PAGES_MAX;
+use va_block::config::{ALLOC_PAGES_MAX, SHARED_MOST};
 use va_block::{Config, UnmapError};
 use va_space::Purge;
 use va_tree::FreeIndex;
@@ -76,6 +76,8 @@ pub struct BlockModel<C: Config, I> {
     moves: u64,
     /// `moves` when pages of another CPU were last taken, since no block could begin.
     full: Option<u64>,
+    /// Requests that looked at other CPUs at once since then.
+    shared: u32,
     /// Sizes of the areas allocated by the space itself, by first page.
     large: BTreeMap<u64, u64>,
     config: PhantomData<C>,
@@ -102,6 +104,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             stamp: 0,
             moves: 0,
             full: None,
+            shared: 0,
             large: BTreeMap::new(),
             config: PhantomData,
         }
@@ -129,7 +132,9 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
         {
             return Some(at);
         }
-        if self.full == Some(self.moves) {
+        let is_full = self.full == Some(self.moves);
+        self.shared += u32::from(is_full);
+        if is_full && self.shared <= SHARED_MOST {
             let found = self.search(cpu_index, pages).or_else(|| self.search_others(cpu_index, pages));
             if found.is_some() {
                 return found;
@@ -161,7 +166,7 @@ impl<C: Config, I: FreeIndex> BlockModel<C, I> {
             if failed.is_some()
                 && let Some(at) = self.search_others(cpu_index, pages)
             {
-                self.full = Some(before);
+                (self.full, self.shared) = (Some(before), 0);
                 return Some(at);
             }
             if failed == Some(before) {

@@ -1,4 +1,4 @@
-//! A call that stops before a lock, while others run: the interleavings of a preemption, one at a time.
+//! A call that stops before a lock or a table, while others run: the interleavings of a preemption, one at a time.
 //!
 //! A stress test meets a fault between two steps of a call once in a million, if at all. Here a call stops at the place
 //! that the test names, as a preemption would stop it there. For example, "before it takes `records` for the second
@@ -13,11 +13,26 @@ use va_base::{HeapMachine, LockClass, Watch};
 pub type PausingMachine = HeapMachine<parking_lot::RawMutex, Pause>;
 
 thread_local! {
-    /// The lock before which this thread stops, and how often it takes that lock before.
-    static STOPS: Cell<Option<(LockClass, u32)>> = const { Cell::new(None) };
+    /// The place before which this thread stops, and how often it passes that before.
+    static STOPS: Cell<Option<(Stop, u32)>> = const { Cell::new(None) };
 }
 
-/// Stops a call before a lock, for a machine that is watched by this.
+/// The place before which a call stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It takes a lock.
+    Lock(LockClass),
+    /// It requests a table.
+    Table,
+}
+
+impl From<LockClass> for Stop {
+    fn from(class: LockClass) -> Self {
+        Self::Lock(class)
+    }
+}
+
+/// Stops a call, for a machine that is watched by this.
 #[derive(Debug, Default)]
 pub struct Pause {
     stopped: AtomicBool,
@@ -31,23 +46,24 @@ impl Pause {
         HeapMachine::watched(cpus, Self::default())
     }
 
-    /// Calls `first`, which stops before it takes a lock of `class` for the `nth` time, from 0 on. Calls `meanwhile` then,
-    /// or when `first` has ended without that. Returns what both return.
+    /// Calls `first`, which stops before the place for the `nth` time, from 0 on. Calls `meanwhile` then, or when `first`
+    /// has ended without that. Returns what both return.
     ///
     /// # Panics
     /// If `first` panics.
     pub fn beside<T: Send, U>(
         &self,
-        class: LockClass,
+        stop: impl Into<Stop>,
         nth: u32,
         first: impl FnOnce() -> T + Send,
         meanwhile: impl FnOnce() -> U,
     ) -> (T, U) {
+        let stop = stop.into();
         self.stopped.store(false, Ordering::SeqCst);
         self.goes_on.store(false, Ordering::SeqCst);
         thread::scope(|scope| {
             let first = scope.spawn(|| {
-                STOPS.set(Some((class, nth)));
+                STOPS.set(Some((stop, nth)));
                 let got = first();
                 STOPS.set(None);
                 got
@@ -63,11 +79,12 @@ impl Pause {
     }
 }
 
-impl Watch for Pause {
-    fn locking(&self, class: LockClass) {
-        let Some((_, before)) = STOPS.get().filter(|&(stops_at, _)| stops_at == class) else { return };
+impl Pause {
+    /// Stops a thread that passes a place, if it is to stop there.
+    fn pass(&self, place: Stop) {
+        let Some((_, before)) = STOPS.get().filter(|&(stop, _)| stop == place) else { return };
         match before.checked_sub(1) {
-            Some(left) => STOPS.set(Some((class, left))),
+            Some(left) => STOPS.set(Some((place, left))),
             None => {
                 STOPS.set(None);
                 self.stopped.store(true, Ordering::SeqCst);
@@ -76,5 +93,16 @@ impl Watch for Pause {
                 }
             }
         }
+    }
+}
+
+impl Watch for Pause {
+    fn locking(&self, class: LockClass) {
+        self.pass(class.into());
+    }
+
+    fn admits_table(&self, bytes: usize) -> bool {
+        self.pass(Stop::Table);
+        self.admits(bytes)
     }
 }

@@ -17,6 +17,9 @@ use va_space::lazy::lazy_max_pages;
 
 /// Largest request that a block meets, in pages: the bits of a word in Linux.
 pub const ALLOC_PAGES_MAX: u64 = 64;
+/// Requests that may sleep and take pages of other CPUs at once, after one found the space full. The next one asks the
+/// space again.
+pub const SHARED_MOST: u32 = 256;
 
 /// Returns the pages of a block of Linux on a machine built for `nr_cpus` CPUs (64 bits, pages of 4 KiB).
 ///

@@ -203,17 +203,19 @@ impl<I: FreeIndex, P: Platform> BestFitIndex<I, P> {
     fn cut_by(
         &mut self,
         request: &Request,
-        take: impl FnOnce(&mut I) -> Result<Va, AllocError>,
-    ) -> Result<Va, AllocError> {
+        take: impl FnOnce(&mut I) -> Result<Option<Va>, AllocError>,
+    ) -> Result<Option<Va>, AllocError> {
         if let Err(no_memory) = self.reserve(self.ledger().bound_after_take()) {
             // A request that does not fit lacks no memory.
             self.index.would_fit(request)?;
             return Err(no_memory);
         }
-        let at = take(&mut self.index)?;
-        self.was_cut(range_at(self.unit(), at, request));
-        self.check();
-        Ok(at)
+        let taken = take(&mut self.index)?;
+        if let Some(at) = taken {
+            self.was_cut(range_at(self.unit(), at, request));
+            self.check();
+        }
+        Ok(taken)
     }
 
     /// Stops, with the feature `validate`, at the first walk of the invariants that finds one broken.
@@ -259,7 +261,15 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
     }
 
     fn alloc(&mut self, request: &Request) -> Result<Va, AllocError> {
-        self.cut_by(request, |index| index.alloc(request))
+        loop {
+            if let Some(at) = self.alloc_step(request)? {
+                return Ok(at);
+            }
+        }
+    }
+
+    fn alloc_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        self.cut_by(request, |index| index.alloc_step(request))
     }
 
     fn highest_fit(&self, request: &Request) -> Result<Va, AllocError> {
@@ -267,7 +277,15 @@ impl<I: FreeIndex, P: Platform> FreeIndex for BestFitIndex<I, P> {
     }
 
     fn alloc_highest(&mut self, request: &Request) -> Result<Va, AllocError> {
-        self.cut_by(request, |index| index.alloc_highest(request))
+        loop {
+            if let Some(at) = self.alloc_highest_step(request)? {
+                return Ok(at);
+            }
+        }
+    }
+
+    fn alloc_highest_step(&mut self, request: &Request) -> Result<Option<Va>, AllocError> {
+        self.cut_by(request, |index| index.alloc_highest_step(request))
     }
 
     fn best_fit(&self, request: &Request) -> Result<Va, AllocError> {

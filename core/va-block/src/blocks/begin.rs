@@ -62,6 +62,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 lanes: AtomicU64::new(0),
                 moves: AtomicU64::new(0),
                 full: AtomicU64::new(0),
+                shared: AtomicU32::new(0),
                 freed: CachePadded(AtomicU64::new(0)),
                 collecting: AtomicBool::new(false),
                 config: PhantomData,

@@ -133,6 +133,8 @@ pub struct Blocks<P: Machine + Clone, C: Config = Standard> {
     /// `moves`, and one, when a request last had to take pages of another CPU, since no block could begin. Protocol
     /// PR-HINT.
     full: AtomicU64,
+    /// Requests that went to other CPUs at once since then. A counter.
+    shared: AtomicU32,
     /// Pages freed since the last collection, as far as CPUs have published their counts. Protocol PR-HINT.
     freed: CachePadded<AtomicU64>,
     /// A collection was begun and is not finished: a hint. Protocol PR-HINT.

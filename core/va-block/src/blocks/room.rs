@@ -22,12 +22,12 @@
 use super::collect::Reap;
 use super::{Blocks, Found};
 use crate::block::{Block, Place};
-use crate::config::{Config, Spread};
+use crate::config::{Config, SHARED_MOST, Spread};
 use crate::error::BlockError;
 use crate::queue::Queue;
 use va_base::sync::atomic::Ordering;
 use va_base::{Align, Context, Machine, PAGE_SHIFT, Request};
-use va_space::{Area, SpaceError};
+use va_space::{Area, Release, SpaceError};
 
 /// Reapings in a row, during which no block began or was released, after which a request that may begin none fails.
 const REAPS_IN_VAIN: u32 = 2;
@@ -90,7 +90,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
     /// lane. If no block may begin, finds room in a block of any CPU, which stays open. Returns the block's place, too.
     #[cold]
     pub(super) fn find_room(&self, ask: Ask) -> Result<(Found, Place), BlockError> {
-        if self.full.load(Ordering::Relaxed) == self.moves.load(Ordering::Relaxed) + 1
+        if self.is_full(ask)
             && let Some(found) = self.search_all(ask)
         {
             return Ok((found, Place::Open));
@@ -119,6 +119,7 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
             {
                 if is_full {
                     self.full.store(moves + 1, Ordering::Relaxed);
+                    self.shared.store(0, Ordering::Relaxed);
                 }
                 return Ok((found, Place::Open));
             }
@@ -133,6 +134,13 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 self.collect_all();
             }
         }
+    }
+
+    /// Returns whether a request goes to other CPUs at once: no block could begin a moment ago. Areas that return to the
+    /// space do not show here, so after [`SHARED_MOST`] requests one that may sleep asks the space again.
+    fn is_full(&self, ask: Ask) -> bool {
+        self.full.load(Ordering::Relaxed) == self.moves.load(Ordering::Relaxed) + 1
+            && (!ask.waits() || self.shared.fetch_add(1, Ordering::Relaxed) < SHARED_MOST)
     }
 
     /// Finds room in the open blocks of `ask.cpu`, or else counts a block that is about to begin.
@@ -294,9 +302,11 @@ impl<P: Machine + Clone, C: Config> Blocks<P, C> {
                 return Err(if ask.waits() { BlockError::NoTable } else { BlockError::WouldBlock });
             };
             // From here on no such free takes the area. If one did before, another area is as good.
-            if let Ok(key) = self.space.hold(area) {
+            if let Ok(key) = self.space.hold(&area) {
                 break (block, key);
             }
+            // Nor is it left behind where a late call resized it.
+            let _freed = self.space.free_as(Release::Resized(area), ask.context);
         };
         *self.lock_present(block.index()) += 1;
         block.begin(ask.cpu % self.cpu_count, self.pages, key);

@@ -2,7 +2,7 @@
 
 use va_base::{Context, LockClass, Pages, Request, Va, VaRange};
 use va_block::{Blocks, UnmapError};
-use va_sim::pause::{Pause, PausingMachine};
+use va_sim::pause::{Pause, PausingMachine, Stop};
 use va_space::{Purge, VmapSpace};
 
 fn blocks(machine: &PausingMachine) -> Blocks<&PausingMachine> {
@@ -37,27 +37,32 @@ fn a_late_free_of_a_large_mapping_takes_no_area_of_a_block_that_begins() {
 }
 
 #[test]
-fn a_late_free_before_a_block_has_its_area_costs_the_block_another() {
+fn a_late_call_before_a_block_holds_its_area_costs_the_block_another() {
     let machine = Pause::machine(1);
-    // From before the area is allocated to after the block has begun: in between there is a place where a late free
-    // takes the area.
-    let mut taken = 0;
-    for stops in 0..6 {
-        let blocks = blocks(&machine);
+    for resizes in [false, true] {
+        let (blocks, mut taken) = (blocks(&machine), 0);
         let pages = blocks.block_pages().get();
         let large = blocks.alloc(0, pages).unwrap();
         blocks.free(0, large, pages).unwrap();
         blocks.space().purge(Purge::Full);
-        let begins = || blocks.alloc(0, 1).unwrap();
-        for class in [LockClass::Free, LockClass::Pool, LockClass::Lookup, LockClass::Queue] {
-            let late = || blocks.free(0, large, pages).is_ok();
-            let (small, late) = machine.watcher.beside(class, stops, begins, late);
+        // Between the area and its hold the tables of the block's record are allocated.
+        let late = || match resizes {
+            false => blocks.free(0, large, pages).is_ok(),
+            true => blocks.space().grow_at(large, Pages::new(pages + 5)).is_ok(),
+        };
+        for stops in 0..4 {
+            let (small, late) =
+                machine.watcher.beside(Stop::Table, stops, || blocks.alloc(0, 64).unwrap(), late);
             taken += u64::from(late);
-            assert_eq!(blocks.validate(), Ok(()), "{class:?} {stops}");
-            blocks.free(0, small, 1).unwrap();
+            assert_eq!((small == large, blocks.validate()), (!late && taken == 0, Ok(())), "{stops}");
         }
+        assert!(taken > 0, "no late call came between the two");
+        // No area is left behind.
+        blocks.shrink();
+        blocks.space().purge(Purge::Full);
+        let held = blocks.present() * pages;
+        assert_eq!(blocks.space().stats().busy_pages, Pages::new(held));
     }
-    assert_eq!(taken, 0, "the block holds its area before it takes a lock");
 }
 
 #[test]

@@ -152,7 +152,8 @@ impl<P: Machine, B: Backend, C: Config> Reserve<'_, P, B, C> {
 impl<P: Machine, B: Backend, C: Config> Drop for Reserve<'_, P, B, C> {
     fn drop(&mut self) {
         while let Some(object) = self.take() {
-            // An error means that a caller freed it by mistake: then it is no longer ours.
+            // An error means that a caller freed it by an old offset. It is like any live object then: no call can tell
+            // who has its bytes now (`docs/protocols.md`).
             let _freed = self.space.free(object);
         }
         let objects = core::mem::replace(&mut self.list.get_mut().objects, Record::EMPTY);

@@ -76,7 +76,7 @@ impl<P: Machine, B: Backend, C: Config> PercpuSpace<P, B, C> {
     /// Frees what was taken for nothing, and calls for the balance: a chunk or pages may have been added for it.
     #[cold]
     fn undo_take(&self, mut store: Held<'_, P, C>, taken: Taken) {
-        store.free_uncounted(taken.row, taken.at);
+        let _bits = store.free_uncounted(taken.row, taken.at);
         // The balance visits its chunk then, if there are pages to return.
         let _called_anyway = store.after_free(taken.row);
         drop(store);

@@ -54,13 +54,17 @@ impl<C: Config> Store<C> {
         self.place_of(at).map(|(row, _)| Va::new(self.chunk(row).base))
     }
 
-    /// Returns whether an object of so many bytes begins at an address, or a slot of that size is in use.
+    /// Returns whether an object of so many bytes begins at an address, or a slot of that size is in use. A place that a
+    /// request waits for pages at is no object yet.
     pub(crate) fn is_allocated(&mut self, at: u64, bytes: u32) -> bool {
         let Some((row, off)) = self.place_of(at) else { return false };
         match self.slot_at(row, off) {
             Some(slot) => slot == bytes,
             None => {
-                off.is_multiple_of(BIT_BYTES) && self.object_at(row, off / BIT_BYTES) == bytes / BIT_BYTES
+                let bit = off / BIT_BYTES;
+                off.is_multiple_of(BIT_BYTES)
+                    && self.object_at(row, bit) == bytes / BIT_BYTES
+                    && !self.is_taking(row, bit)
             }
         }
     }

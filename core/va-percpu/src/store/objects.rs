@@ -247,7 +247,7 @@ impl<C: Config> Store<C> {
 
     /// Returns true if the object that begins at a bit is one that no caller has yet.
     #[inline(always)]
-    fn is_taking(&self, row: u32, bit: u32) -> bool {
+    pub(super) fn is_taking(&self, row: u32, bit: u32) -> bool {
         self.taking != [None; 2] && self.taking.contains(&Some((row, bit)))
     }
 
@@ -293,12 +293,15 @@ impl<C: Config> Store<C> {
     /// Frees the object that starts at a bit.
     #[inline]
     pub(crate) fn free_at(&mut self, row: u32, bit: u32) {
-        self.free_uncounted(row, bit);
+        let bits = self.free_uncounted(row, bit);
         self.totals.frees += 1;
+        if bits > C::CLASS_WORDS {
+            self.classes.larger = self.classes.larger.saturating_sub(bits.into());
+        }
     }
 
-    /// Frees an object that is counted only in its chunk.
-    pub(crate) fn free_uncounted(&mut self, row: u32, bit: u32) {
+    /// Frees an object that is counted only in its chunk, and returns its bits.
+    pub(crate) fn free_uncounted(&mut self, row: u32, bit: u32) -> u32 {
         let before = self.before(row);
         // Hidden bits after the section are used and begin no object.
         let hidden = self.chunk(row).hidden_after;
@@ -312,6 +315,7 @@ impl<C: Config> Store<C> {
             self.memos.lower(row, freed.from_page);
         }
         self.moved(row, before, true);
+        end - bit
     }
 
     /// Splits the object that starts at a bit into 64 objects of `bits` each; those in `free` are freed. They are

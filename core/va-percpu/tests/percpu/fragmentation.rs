@@ -210,3 +210,19 @@ fn pages_return_after_most_groups_of_objects_were_freed_nearly_as_with_linux() {
         assert!(ours * 10 <= linux * 12, "{group:?}: {ours} pages, and {linux} with Linux's hints");
     }
 }
+
+#[test]
+fn larger_objects_that_come_and_go_take_no_slabs_from_small_ones() {
+    let slabs = [false, true].map(|beside| {
+        let space = space::<Standard>(1 << 18);
+        for _ in 0..1000 {
+            alloc(&space, 8, 8);
+            if beside {
+                let larger = alloc(&space, 512, 8);
+                free(&space, larger);
+            }
+        }
+        space.stats().slabs
+    });
+    assert_eq!(slabs, [1000_u64.div_ceil(64); 2]);
+}

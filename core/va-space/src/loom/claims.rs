@@ -3,7 +3,7 @@
 //! In each model the third caller makes no mistake. What it holds stays as it was, and its own free succeeds.
 
 use super::{alloc, ask, model_within, space, spawn};
-use crate::{Area, DetachedArea, Purge, Release, ReshapeError, SpaceError};
+use crate::{Area, DetachedArea, Purge, Release, SpaceError};
 use std::sync::Arc;
 use va_base::{Context, Pages, Va, VaRange};
 
@@ -122,7 +122,7 @@ fn an_area_that_is_held_is_not_taken_by_a_late_free() {
         let late = |space: &Space| space.free_as(Release::Sized(page(1), Pages::new(2)), NOW).is_ok();
         let third = |space: &Space| {
             // A late free may take it before it is held, and not afterwards.
-            let Some(Ok(key)) = reuse(space, 2).map(|area| space.hold(area)) else { return };
+            let Some(Ok(key)) = reuse(space, 2).map(|area| space.hold(&area)) else { return };
             assert!(space.find(page(1)).is_some());
             let mine = space.free_as(Release::Held(page(1), key), NOW);
             assert!(mine.is_ok(), "{mine:?}");

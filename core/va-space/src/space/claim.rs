@@ -14,8 +14,9 @@
 //!   C:                          gets page 64, generation 8
 //! ```
 //!
-//! Who has a handle is found by its generation. Who has an address alone means whatever is there at the moment of the
-//! look-up: [`found_at`](VmapSpace::found_at) is the one function that begins with an address, and says so.
+//! A handle leads to its area by the generation. An address alone means whatever is there at the moment of the look-up,
+//! so the two functions that begin with one say why that is enough: [`found_at`](VmapSpace::found_at), and
+//! [`found_around`](VmapSpace::found_around) for an address inside.
 //!
 //! [`free_as`](VmapSpace::free_as) is every free: a [`Release`] says how the caller names the area.
 //!
@@ -165,13 +166,19 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Finds the area that starts at an address, if its word suits, for a claim of what is found.
     ///
-    /// This is the one place where a claim begins with a bare address, and no more can be known: the caller means the
-    /// area that is there now. The area is claimed as it was found here, or not at all. So a caller that errs takes
-    /// the area *at its address* at worst, and never one elsewhere, of another size, or that began later.
+    /// A claim by a bare address begins here, or in [`found_around`](Self::found_around), and no more can be known: the
+    /// caller means the area that is there now. The area is claimed as it was found here, or not at all. So a caller
+    /// that errs takes the area *at its address* at worst, and never one elsewhere, or one that began later.
     #[inline(always)]
     pub(super) fn found_at(&self, at: Va, suits: impl Fn(Word) -> bool) -> Option<Found> {
         let page = at.page_floor();
         self.map.found(page, suits).filter(|_| Va::from_page(page) == at)
+    }
+
+    /// Finds the area that an address is inside, as [`found_at`](Self::found_at) finds one that starts there.
+    pub(super) fn found_around(&self, at: Va, suits: impl Fn(Word) -> bool) -> Option<Found> {
+        let seen = self.map.covering(at.page_floor())?;
+        self.map.found(seen.page, |word| word == seen.word && suits(word))
     }
 
     /// Claims an area that was found, for a call that frees it: of all that try, one succeeds.
@@ -193,13 +200,13 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Holds the area of a handle: lookups find it, and no other call frees, cuts or notes it, until
     /// [`Release::Held`] frees it with the key that this returns. For a layer that cuts areas into parts, which a late
-    /// free of something that was at the address before must not take.
+    /// free of something that was at the address before must not take. A note that it had is gone.
     ///
     /// # Errors
     /// Those of [`free`](Self::free). Nothing has changed.
     /// # Locks
     /// None. Cost: O(1).
-    pub fn hold(&self, area: Area) -> Result<u32, ReleaseError> {
+    pub fn hold(&self, area: &Area) -> Result<u32, ReleaseError> {
         let at = area.start();
         let Some(found) = self.map.found(area.page, Word::is_steady) else { return Err(self.no_area_at(at)) };
         let key = found.word.generation();

@@ -83,8 +83,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// Detaches the noted area around an address, as it was found there.
     #[cold]
     fn detach_noted_around(&self, at: Va) -> Option<DetachedArea> {
-        let seen = self.map.covering(at.page_floor())?;
-        self.detach_found(self.map.found(seen.page, |word| word == seen.word && word.is_noted_alone())?)
+        self.detach_found(self.found_around(at, Word::is_noted_alone)?)
     }
 
     #[inline(always)]

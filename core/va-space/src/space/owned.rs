@@ -10,7 +10,9 @@ use va_base::{Context, Machine, Request, VaRange};
 ///
 /// For example, an area of 4 pages that [`grow_at`](VmapSpace::grow_at) made 5 is freed with all 5. Of one that was
 /// split the lower part is freed. A drop changes nothing if the area was freed by its address before, or joined to the
-/// one below it. It frees in the caller's context, which must be one that may call `free`.
+/// one below it. Do not drop it while another call resizes or notes the area: that call has the area then, and the drop
+/// cannot wait for it. The area stays busy, to be freed by its start. A drop frees in the caller's context, which must be
+/// one that may call `free`.
 ///
 /// ```
 /// # use va_base::{HeapMachine, Request, VaRange};
@@ -69,7 +71,7 @@ impl<P: Machine + Clone, C: Config> OwnedArea<'_, P, C> {
 impl<P: Machine + Clone, C: Config> Drop for OwnedArea<'_, P, C> {
     fn drop(&mut self) {
         if self.frees {
-            // An error says that it was freed by its address, or is a part of another area.
+            // An error says that it was freed by its address, is a part of another area, or is being changed.
             let _freed_before = self.space.free_as(Release::Resized(self.handle()), Context::Sleeping);
         }
     }

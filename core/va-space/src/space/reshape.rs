@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::error::SpaceError;
 use crate::list::{Unflushed, UnlinkedArea};
 use crate::lookup::Lookup;
-use crate::map::{Marker, Seen, State, Word};
+use crate::map::{Found, Marker, State, Word};
 use core::fmt;
 use va_base::{AllocError, Context, Machine, Pages, Va, VaRange};
 use va_tree::FreeIndex;
@@ -169,13 +169,12 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(1).
     pub fn split(&self, at: Va) -> Result<(VaRange, VaRange), ReshapeError> {
-        let left = self.map.covering(at.page_floor()).filter(|seen| seen.word.is_steady());
-        let Some(left) = left else { return Err(ReshapeError::NoArea { at }) };
+        let left = self.found_around(at, Word::is_steady).ok_or(ReshapeError::NoArea { at })?;
         let cut = at.page_floor();
         if cut == left.page || Va::from_page(cut) != at {
             return Err(ReshapeError::BadCut { at, area: range_of(left.page, left.pages) });
         }
-        let high = self.cut(&left, cut)?;
+        let high = self.cut(left, cut)?;
         let (page, pages, word, _) = high.parts();
         self.settle_as(page, pages, word);
         Ok((range_of(left.page, page - left.page), range_of(page, pages)))
@@ -183,7 +182,7 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
 
     /// Cuts the area that was found, strictly inside, and returns the upper part, which is the caller's alone. The lower
     /// one is busy again.
-    fn cut(&self, left: &Seen, cut: u64) -> Result<UnlinkedArea<Unflushed>, ReshapeError> {
+    fn cut(&self, left: Found, cut: u64) -> Result<UnlinkedArea<Unflushed>, ReshapeError> {
         let (at, end) = (Va::from_page(cut), left.page + left.pages);
         if !self.map.reserve(cut, &self.machine) {
             return Err(ReshapeError::NoMeta(SpaceError::NoTable));
@@ -235,20 +234,20 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn join(&self, at: Va) -> Result<VaRange, ReshapeError> {
         let right = self.starting(at)?;
         let lonely = ReshapeError::NoNeighbour { area: range_of(right.page, right.pages) };
-        let below = right.page.checked_sub(1).and_then(|page| self.map.covering(page));
-        let Some(left) = below.filter(|seen| seen.word.is_steady()) else { return Err(lonely) };
+        let below = right.page.checked_sub(1).map(Va::from_page);
+        let left = below.and_then(|at| self.found_around(at, Word::is_steady)).ok_or(lonely)?;
         let pages = left.pages + right.pages;
-        if !self.seize(&right) {
+        if !self.seize(right) {
             return Err(ReshapeError::NoArea { at });
         }
-        if !self.seize(&left) {
+        if !self.seize(left) {
             self.settle_as(right.page, right.pages, right.word);
             return Err(lonely);
         }
         let mut guard = self.lock_free();
         let heap = &mut *guard;
         self.map.end(&mut heap.marker, right.page);
-        let word = self.resize_idle(&mut heap.marker, &left, pages);
+        let word = self.resize_idle(&mut heap.marker, left, pages);
         let _forgotten = heap.index.release_splits(1);
         drop(guard);
         self.lookup.release(at);
@@ -267,9 +266,9 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     pub fn resize_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
         let seen = self.starting(at)?;
         let end = seen.page.checked_add(size.get()).filter(|&end| end > seen.page && size.get() < seen.pages);
-        let Some(end) = end else { return self.grow(&seen, size) };
+        let Some(end) = end else { return self.grow(seen, size) };
         // What is cut off was never busy: no other call can have taken it.
-        let tail = self.cut(&seen, end)?;
+        let tail = self.cut(seen, end)?;
         self.make_lazy(tail);
         self.after_free(Context::Sleeping);
         Ok(range_of(seen.page, end - seen.page))
@@ -286,11 +285,11 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     /// `free`, and those of the lookup.
     /// Cost: O(log holes).
     pub fn grow_at(&self, at: Va, size: Pages) -> Result<VaRange, ReshapeError> {
-        self.grow(&self.starting(at)?, size)
+        self.grow(self.starting(at)?, size)
     }
 
     /// Grows the area that was found.
-    fn grow(&self, seen: &Seen, size: Pages) -> Result<VaRange, ReshapeError> {
+    fn grow(&self, seen: Found, size: Pages) -> Result<VaRange, ReshapeError> {
         let at = Va::from_page(seen.page);
         let (page, have, want) = (seen.page, seen.pages, size.get());
         let bad = ReshapeError::BadSize { area: range_of(page, have), requested: size };
@@ -337,26 +336,24 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
         Ok(range_of(page, want))
     }
 
-    /// Returns the busy area that starts at `at`.
-    fn starting(&self, at: Va) -> Result<Seen, ReshapeError> {
-        let seen = self.map.at(at.page_floor()).filter(|seen| seen.word.is_steady());
-        seen.filter(|seen| Va::from_page(seen.page) == at).ok_or(ReshapeError::NoArea { at })
+    /// Finds the busy area that starts at `at`.
+    fn starting(&self, at: Va) -> Result<Found, ReshapeError> {
+        self.found_at(at, Word::is_steady).ok_or(ReshapeError::NoArea { at })
     }
 
     /// Removes the area that was found from lookups and frees. `false` if it is not as it was found: another call freed or
     /// changed it first.
-    fn seize(&self, seen: &Seen) -> bool {
-        let found = self.map.found(seen.page, |word| word == seen.word);
-        let won = found.is_some_and(|found| found.exchange(seen.word.with_state(State::Idle)).is_ok());
+    fn seize(&self, found: Found) -> bool {
+        let won = found.exchange(found.word.with_state(State::Idle)).is_ok();
         if won {
-            self.lookup.remove(Va::from_page(seen.page), &self.machine);
+            self.lookup.remove(Va::from_page(found.page), &self.machine);
         }
         won
     }
 
     /// Sets the size of a seized area, under `free`, and returns its word, which keeps PO6.
     #[inline(never)]
-    fn resize_idle(&self, marker: &mut Marker, seen: &Seen, pages: u64) -> Word {
+    fn resize_idle(&self, marker: &mut Marker, seen: Found, pages: u64) -> Word {
         let inside = self.default_window.encloses(range_of(seen.page, pages));
         let word = if inside { seen.word } else { seen.word.without_owner() };
         let word = word.resized(pages, marker.next_shape()).with_state(State::Idle);

@@ -38,8 +38,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
     ///
     /// # Errors
     /// Those of [`alloc_at`](Self::alloc_at) for the first area that is not allocated. Those before it return to the
-    /// index. No other caller has seen one of them, so none can have freed it: an area shows in lookups when all are
-    /// allocated.
+    /// index. No other caller can have freed one of them: an area is busy, and shows in lookups, when all are allocated.
+    /// Where the policy finds areas by trees, a lookup may show one for a moment before. A free of it fails.
     /// # Locks
     /// Those of `alloc_at`, one area after the other. Cost: that of `alloc_at` for each.
     pub fn restore(&self, areas: &[(VaRange, Option<u64>)]) -> Result<(), SpaceError> {

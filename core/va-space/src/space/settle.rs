@@ -219,6 +219,8 @@ impl<P: Machine + Clone, C: Config> VmapSpace<P, C> {
             {
                 part.push_front(area);
             }
+            // Also where the first link of a slice is wrong, and the slice has no area.
+            self.stop_if_lost();
             self.to_index(part, by_address);
         }
     }

@@ -173,7 +173,7 @@ fn an_area_that_is_held_is_found_and_not_taken() {
         let space = space::<C>(&machine);
         let area = space.alloc(0, &ask(8)).unwrap();
         let (at, range) = (area.start(), area.range());
-        let key = space.hold(area).unwrap();
+        let key = space.hold(&area).unwrap();
         let middle = page(at.page_floor() + 3);
         assert_eq!(space.find_enclosing(middle).map(|seen| seen.range), Some(range));
         assert!(space.free_at(at).is_err() && space.detach(at).is_err() && space.note(at, 7).is_err());
@@ -191,7 +191,7 @@ fn an_area_that_is_held_is_found_and_not_taken() {
         assert_eq!(next.start(), at);
         assert!(space.free_as(Release::Held(at, key), NOW).is_err());
         space.free_at(at).unwrap();
-        assert!(matches!(space.hold(next), Err(ReleaseError::NoArea { .. })));
+        assert!(matches!(space.hold(&next), Err(ReleaseError::NoArea { .. })));
     }
     by_policy::<Standard>();
     by_policy::<Linux69>();

@@ -102,7 +102,7 @@ impl<C: Config> Store<C> {
             pace.singles = left;
             return false;
         }
-        let apart = pace.since.replace(larger).is_some_and(|since| larger - since > APART_BITS);
+        let apart = pace.since.replace(larger).is_some_and(|since| larger.saturating_sub(since) > APART_BITS);
         if apart {
             pace.singles = SLOTS as u8 - 1;
         }

@@ -153,7 +153,7 @@ pub(crate) struct ClassCache {
     searched: u64,
     /// Slabs that became partly free, wrapping.
     links: u8,
-    /// The bits of objects so far that are too large for slabs.
+    /// The bits of objects that are too large for slabs: what stays, and not what comes and goes.
     pub(crate) larger: u64,
     /// The pace of each class.
     pace: [Pace; CLASSES],

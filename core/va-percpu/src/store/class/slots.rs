@@ -90,7 +90,7 @@ impl<C: Config> Store<C> {
         while count < into.len() && self.wants_slab(class, want) {
             let Some(taken) = self.take_slab(class, true) else { break };
             if self.slab_row_wanted(taken.row).is_some() {
-                self.free_uncounted(taken.row, taken.at);
+                let _bits = self.free_uncounted(taken.row, taken.at);
                 break;
             }
             // No slab is freed for it: none of the class had room.
@@ -135,13 +135,13 @@ impl<C: Config> Store<C> {
     /// if its chunk has no row for slabs, or the slab's number would be too high: then the space is freed.
     pub(crate) fn begin_slab(&mut self, class: Class, taken: Taken) -> Option<bool> {
         if !self.classes.holds(taken.row) {
-            self.free_uncounted(taken.row, taken.at);
+            let _bits = self.free_uncounted(taken.row, taken.at);
             return None;
         }
         // The row is empty, as it came from the platform: a slab clears its granules at its end.
         self.chunk_mut(taken.row).sliced = true;
         let Some(slab) = self.classes.begin(class, taken.row, taken.at / SLOTS) else {
-            self.free_uncounted(taken.row, taken.at);
+            let _bits = self.free_uncounted(taken.row, taken.at);
             return None;
         };
         Some(self.cache_idle(class, slab))
@@ -169,7 +169,7 @@ impl<C: Config> Store<C> {
     fn end_slab(&mut self, class: Class, slab: u32) -> bool {
         self.classes.end(class, slab);
         let (row, granule) = self.classes.split(slab);
-        self.free_uncounted(row, granule * SLOTS);
+        let _bits = self.free_uncounted(row, granule * SLOTS);
         self.after_free(row)
     }
 
