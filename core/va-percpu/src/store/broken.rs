@@ -436,3 +436,16 @@ fn a_slab_that_dissolves_leaves_its_slots_as_objects() {
 fn store_base() -> Va {
     Va::new(1 << 30)
 }
+
+#[test]
+fn what_waits_for_its_pages_is_no_object_for_frees_and_magazines() {
+    let mut store = store();
+    let (at, bytes) = (store_base().get() + u64::from(52 * BIT_BYTES), 4 * BIT_BYTES);
+    assert!(store.is_allocated(at, bytes) && !store.is_allocated(at, bytes + BIT_BYTES));
+    store.taking[1] = Some((FIRST, 52));
+    let offset = Offset::between(store.geometry.base(), at);
+    assert!(!store.is_allocated(at, bytes));
+    assert!(matches!(store.free(offset), Err(FreeError::NoObject { .. })));
+    store.taking[1] = None;
+    assert!(store.is_allocated(at, bytes) && store.free(offset).is_ok());
+}
