@@ -14,8 +14,8 @@
 //!   C:                          gets page 64, generation 8
 //! ```
 //!
-//! A handle leads to its area by the generation. An address alone means whatever is there at the moment of the look-up,
-//! so the two functions that begin with one say why that is enough: [`found_at`](VmapSpace::found_at), and
+//! A handle leads to its area by the generation. An address alone means whatever is there at the moment of the look-up.
+//! Two functions begin with one and say why that is enough: [`found_at`](VmapSpace::found_at), and
 //! [`found_around`](VmapSpace::found_around) for an address inside.
 //!
 //! [`free_as`](VmapSpace::free_as) is every free: a [`Release`] says how the caller names the area.
