@@ -56,7 +56,7 @@ fn a_restore_shows_all_areas_or_none() {
     let seen = || saved.map(|(range, _)| space.find(range.start()).is_some());
     for stops in 0..3 {
         let (restored, found) =
-            machine.watcher.beside(LockClass::Free, stops, || space.restore(&saved), &seen);
+            machine.watcher.beside(LockClass::Free, stops, || space.restore(&saved), seen);
         assert_eq!((restored, found, seen()), (Ok(()), [false; 3], [true; 3]));
         for (range, note) in saved {
             assert_eq!(space.find(range.start()).unwrap().note, note);
