@@ -140,13 +140,13 @@ fn a_detachment_by_an_inner_address_takes_the_area_around_it() {
         let [_, first] = copies(&space, 3);
         assert_eq!(space.note(page(1), 7), Ok(()));
         let theirs = space.clone();
-        // Frees it at once, as the owner of the note: a split leaves a part that nothing was mapped in.
-        let frees = spawn(move || theirs.split(page(2)).is_ok());
+        // A split: then the part around the address is another area, without a note.
+        let splits = spawn(move || theirs.split(page(2)).is_ok());
         let late = space.clone();
         let detaches = spawn(move || late.try_detach_noted(page(3)).map(|area| (area.range(), area.note())));
         let seen = space.find_enclosing(page(3)).map(|seen| seen.range);
         assert!(seen.is_none_or(|seen| seen == pages(1, 4) || seen == pages(2, 4)), "{seen:?}");
-        let (split, got) = (frees.join().ok(), detaches.join().ok().flatten());
+        let (split, got) = (splits.join().ok(), detaches.join().ok().flatten());
         assert!(split.is_some() && first.page == 1);
         // The upper part has no note; the lower one, which has it, is not around the address.
         assert!(got.is_none_or(|got| got == (pages(1, 4), Some(7))), "{got:?}");

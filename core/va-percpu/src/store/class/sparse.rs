@@ -17,7 +17,7 @@
 //! depopulated then: a quarter of it would be unused, or it is depopulated anyway.
 //!
 //! # Cost
-//! A step reads no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs or two more. A
+//! A step reads no more than [`GRANULES_MOST`] granules and dissolves no more than [`SLABS_MOST`] slabs or one more. A
 //! slab that becomes partly free costs one addition, and each sixteenth one a sum over the classes.
 
 use super::super::Store;
